@@ -31,7 +31,7 @@ func Files(dir driver.Dir, target string, common shared.Dir) edits.Edits {
 	e := edits.Edits{Mounts: []specs.Mount{readOnlyBind(source, target)}}
 	for _, name := range dir.Programs {
 		if !isInUsrBin(name) {
-			continue // the others are in target's bin
+			continue // other programs are found in target's bin
 		}
 		e.Mounts = append(e.Mounts, readOnlyBind(path.Join(source, "bin", name), path.Join("/usr/bin", name)))
 	}
@@ -41,8 +41,8 @@ func Files(dir driver.Dir, target string, common shared.Dir) edits.Edits {
 	return e
 }
 
-// Programs says where the programs of the directory are in a container that
-// [Files] was applied to, whichever target it has, and where each is on the host.
+// Programs returns the paths of the directory's programs in a container to which [Files] was
+// applied, whichever target it has, and the path of each on the host.
 func Programs(dir driver.Dir) map[string]string {
 	programs := make(map[string]string)
 	for _, name := range dir.Programs {

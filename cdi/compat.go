@@ -25,7 +25,8 @@ const (
 	// many libraries are opened; NVIDIA's packages have about ten.
 	compatNames = 256
 	compatFiles = 32
-	// compatSwitch turns forward compatibility off, as it does for NVIDIA's images.
+	// compatSwitch is the environment variable that turns forward compatibility off, as in NVIDIA's
+	// images.
 	compatSwitch = "NVIDIA_DISABLE_FORWARD_COMPATIBILITY"
 )
 
@@ -48,7 +49,7 @@ func isDataCenter(model string) bool {
 	})
 }
 
-// compat has the image's libraries of a newer driver; the zero compat has none.
+// compat has the libraries of a newer driver in the image; the zero compat has none.
 type compat struct{ entries []ldcache.Entry }
 
 // findCompat looks for libraries of a newer driver in the image. They are used if their major

@@ -18,10 +18,10 @@ const (
 	whyLoaderLine  = "a later ldconfig in the container finds the driver's libraries by it"
 )
 
-// DescribeRoot returns what [PrepareRoot] brings into a container that has the driver
-// directory at target and this environment, with the reasons of each file. It has
-// reasons for every way in which the loader can be told of the libraries: which one was
-// chosen, the container's spec and root say. It is pure.
+// DescribeRoot returns what [PrepareRoot] brings into a container that has the driver directory at
+// target and this environment, with the reasons of each file. It lists every way in which the
+// loader can learn of the libraries; which of them was chosen shows in the container's spec and
+// root. It is pure.
 func DescribeRoot(target string, env []string, dir driver.Dir, caps gpu.Capabilities, with RootOptions) edits.Edits {
 	e := Files(dir, target, with.Shared)
 	e.Mounts = append(e.Mounts, with.Mounts...)

@@ -26,14 +26,13 @@ const (
 	minorTools   = 1 // of nvidia-uvm; 0 is uvm itself
 )
 
-// Devices says what a container needs to use the leased devices of the inventory:
-// their nodes, the control nodes that every CUDA program opens, the capability
-// nodes of MIG slices, and two variables. majors are the accelerators' character
-// majors of /proc/devices by driver name (snapshot.Key.Majors). No device, no
-// edits.
+// Devices returns what a container needs to use the leased devices of the inventory: their nodes,
+// the control nodes that every CUDA program opens, the capability nodes of MIG slices, and two
+// variables. majors are the accelerators' character majors of /proc/devices by driver name
+// (snapshot.Key.Majors). Without devices there are no edits.
 //
-// selection.Capabilities selects uvm (compute) and the graphics nodes (graphics, display). selection.Features
-// selects nodes beside the GPUs; a feature that the node lacks is an error.
+// selection.Capabilities selects uvm (compute) and the graphics nodes (graphics, display).
+// selection.Features selects nodes beside the GPUs; a feature that the node lacks is an error.
 //
 // CUDA_VISIBLE_DEVICES is never set: CUDA lists the devices that it can open, and a value that the
 // image or the user sets counts in the container's own numbering. NVIDIA_VISIBLE_DEVICES=void keeps
@@ -56,7 +55,8 @@ func Devices(inv gpu.Inventory, leased []gpu.Device, majors map[string]uint32, s
 	return e, addFeatureNodes(&e, inv, selection.Features)
 }
 
-// addDeviceNodes adds those of one device: its GPU's, and for a slice those of its capabilities.
+// addDeviceNodes adds the nodes of one device: its GPU's, and for a slice those of its
+// capabilities.
 func addDeviceNodes(e *edits.Edits, inv gpu.Inventory, d gpu.Device, majors map[string]uint32, selection Selection) error {
 	g, s, ok := inv.Lookup(d.UUID)
 	switch {
@@ -70,7 +70,7 @@ func addDeviceNodes(e *edits.Edits, inv gpu.Inventory, d gpu.Device, majors map[
 	why := "device " + d.UUID
 	e.AddNodes(why, deviceNode(fmt.Sprintf("nvidia%d", g.Minor), majorOf(majors), g.Minor))
 	if s == nil {
-		if selection.wantsDisplay() { // not for a slice: such a node is the whole GPU's
+		if selection.wantsDisplay() { // not for a slice: a graphics node gives access to the whole GPU
 			e.AddNodes(why+"; "+selection.whyDisplay(), graphicsNodes(*g, majors)...)
 		}
 		return nil
@@ -81,7 +81,7 @@ func addDeviceNodes(e *edits.Edits, inv gpu.Inventory, d gpu.Device, majors map[
 	}
 	for _, minor := range []int{s.GIMinor, s.CIMinor} {
 		n := deviceNode(fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), int64(major), minor)
-		n.Mode = 0o444 // as the driver makes them: holding it open is the right
+		n.Mode = 0o444 // the driver's own mode; a process has the capability while it holds the node open
 		e.AddNodes(why, n)
 	}
 	return nil

@@ -52,7 +52,7 @@ func nodesOf(inv gpu.Inventory, f gpu.Feature) []edits.Node {
 // findMissing names the first thing that a feature needs and that isn't among the nodes.
 func findMissing(f gpu.Feature, nodes []edits.Node) (string, error) {
 	switch f.Name() {
-	case gpu.FeatureFabricManager: // a socket
+	case gpu.FeatureFabricManager: // the fabric manager has a socket and no node
 		return "", nil
 	case gpu.FeatureIMEX:
 		first, last, ok := channelRange(f)
@@ -79,7 +79,7 @@ func findMissing(f gpu.Feature, nodes []edits.Node) (string, error) {
 	return "", nil
 }
 
-// channelRange are the numbers in imex=FIRST-LAST or imex=N.
+// channelRange returns the numbers in imex=FIRST-LAST or imex=N.
 func channelRange(f gpu.Feature) (first, last int, ok bool) {
 	_, value, _ := strings.Cut(string(f), "=")
 	from, to, ranged := strings.Cut(value, "-")
@@ -140,7 +140,8 @@ func onHost(h gpu.Host, name string, kind uint32) (string, bool) {
 	return "", false
 }
 
-// isKind looks at a file of the host, following links, and never opens it.
+// isKind reports whether a file of the host has this type. It follows links, and never opens the
+// file.
 func isKind(file string, kind uint32) bool {
 	var st unix.Stat_t
 	return unix.Stat(file, &st) == nil && st.Mode&unix.S_IFMT == kind

@@ -68,7 +68,7 @@ func (p *preparation) isHidden(name string) bool {
 // readCache returns nil if there is no cache. An empty cache counts as none.
 func (p *preparation) readCache() ([]byte, error) {
 	old, err := inroot.ReadFile(p.root, cachePath, ldcache.MaxSize)
-	// A link in a circle is as good as no cache, also for the loader.
+	// A link that leads to itself counts as no cache, for the loader too.
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) {
 		return nil, nil
 	}
@@ -180,22 +180,22 @@ func (p *preparation) mergeCache(old []byte) []byte {
 	return cache.Without(OtherTarget).Without(p.Target).Merge(p.cacheEntries()).Bytes()
 }
 
-// cacheEntries are all that we add, what is to be found first coming first.
+// cacheEntries returns the entries to add, the preferred ones first.
 func (p *preparation) cacheEntries() []ldcache.Entry {
 	return slices.Concat(p.newer.entries, thisMachine().driverEntries(p.dir, p.Target))
 }
 
-// machine is what the dynamic loader of a kind of processor asks for.
+// machine has what the dynamic loader of an architecture looks for.
 type machine struct {
-	// loaders are those of glibc for the libraries that we bring: an image without
-	// one has nothing that reads a cache.
+	// loaders are the paths of glibc's loaders for the driver's libraries. An image without any of
+	// them has no program that reads a cache.
 	loaders []string
-	// flags of entries of the cache by the libraries' word size; what isn't there
-	// isn't loaded.
+	// flags are the flags of cache entries by the libraries' word size. Libraries of other sizes
+	// aren't loaded.
 	flags map[int]ldcache.Flags
 }
 
-// machineOf an architecture, as Go calls it.
+// machineOf returns the machine of an architecture in Go's notation.
 func machineOf(arch string) machine {
 	if arch == "arm64" {
 		return machine{[]string{"lib/ld-linux-aarch64.so.1"}, map[int]ldcache.Flags{64: ldcache.AArch64}}
@@ -206,10 +206,10 @@ func machineOf(arch string) machine {
 	}
 }
 
-// thisMachine is the machine that this is.
+// thisMachine returns the machine of this process.
 func thisMachine() machine { return machineOf(runtime.GOARCH) }
 
-// driverEntries are what ldconfig would find in the driver directory at target.
+// driverEntries returns the entries that ldconfig would make for the driver directory at target.
 func (m machine) driverEntries(dir driver.Dir, target string) []ldcache.Entry {
 	var all []ldcache.Entry
 	for _, l := range dir.Libraries {
@@ -219,7 +219,7 @@ func (m machine) driverEntries(dir driver.Dir, target string) []ldcache.Entry {
 		}
 		names := l.Names
 		if len(names) == 0 {
-			names = []string{path.Base(l.File)} // its SONAME is its name
+			names = []string{path.Base(l.File)} // its SONAME is its file name
 		}
 		for _, name := range names {
 			all = append(all, ldcache.Entry{Name: name, Path: path.Join(target, path.Dir(l.File), name), Flags: flags})

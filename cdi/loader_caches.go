@@ -49,7 +49,7 @@ func (p *preparation) mergedCache(old []byte) []byte {
 	notes := len(p.Notes)
 	data := p.mergeCache(old)
 	switch {
-	case len(p.Notes) > notes: // what was noted is to be noted again
+	case len(p.Notes) > notes: // not stored, so that the next start notes it too
 	case bytes.Equal(data, old):
 		storeMerged(file, []byte(memoSame))
 	case len(data) <= maxMergedSize:
@@ -63,7 +63,7 @@ func (p *preparation) mergedCache(old []byte) []byte {
 func storeMerged(file string, data []byte) {
 	dir := filepath.Dir(file)
 	if exceedsLimit(dir, int64(len(data))) {
-		_ = os.RemoveAll(dir) // entries that stay do no harm
+		_ = os.RemoveAll(dir) // caches that can't be removed do no harm
 	}
 	if os.MkdirAll(dir, 0o700) == nil {
 		_ = atomicfile.Write(file, data, 0o600, atomicfile.Options{}) // the next start tries again
@@ -92,7 +92,7 @@ const (
 	boundGrace = 10 * time.Minute
 )
 
-// errFull: there is no room for another file.
+// errFull: the limits leave no room for another file.
 var errFull = errors.New("no room for another file")
 
 // boundFiles is a directory of files that are named by content: loader caches, and the admin's files
@@ -112,7 +112,7 @@ func (b boundFiles) addFile(content []byte) (file string, err error) {
 	}
 	held, err := lock.Create(context.Background(), filepath.Join(b.dir, "lock"), 0o600, lock.Exclusive)
 	if errors.Is(err, unix.EROFS) && hasContent(file, content) {
-		return file, nil // the disk is read-only, and so nobody removes it
+		return file, nil // on a read-only disk the file can't be removed either
 	}
 	if err != nil {
 		return "", err
@@ -128,8 +128,8 @@ func (b boundFiles) addFile(content []byte) (file string, err error) {
 	return file, atomicfile.Write(file, content, 0o644, atomicfile.Options{})
 }
 
-// hasContent reads the file: a privileged container can write through its bind, so the name
-// isn't enough.
+// hasContent reports whether the file has this content. It reads the file, because a privileged
+// container can write through its bind mount.
 func hasContent(file string, content []byte) bool {
 	data, err := os.ReadFile(file)
 	return err == nil && bytes.Equal(data, content)
@@ -159,7 +159,7 @@ func (b boundFiles) makeRoom(size int64) error {
 	return nil
 }
 
-// listByUse is sorted, what was used longest ago first.
+// listByUse returns the files in the order of their last use, the oldest first.
 func (b boundFiles) listByUse() (all []fs.FileInfo, err error) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {

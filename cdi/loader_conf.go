@@ -13,9 +13,9 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// writeConf names our directories in ld.so.conf.d, so that ldconfig, run inside by
-// hand or by a package, finds them again. An image whose ld.so.conf doesn't read
-// that directory gets an include of our file there.
+// writeConf adds the driver's directories to ld.so.conf.d, so that ldconfig finds them when a user
+// or a package runs it in the container. If the image's ld.so.conf doesn't include that directory,
+// it gets an include of berth's file.
 func (p *preparation) writeConf(etc *os.File, owner inroot.Owner) error {
 	if err := inroot.Mkdir(etc, "ld.so.conf.d", 0o755); err != nil {
 		return err
@@ -35,8 +35,8 @@ func (p *preparation) writeConf(etc *os.File, owner inroot.Owner) error {
 	return p.updateFile(d, confLine, LoaderLine, strings.Join(p.libDirs(), "\n")+"\n", owner)
 }
 
-// includeConf makes ld.so.conf read our file. Without a file, and without a program
-// that reads it, there is nothing to do.
+// includeConf makes ld.so.conf include berth's file. Without ld.so.conf and without ldconfig there
+// is nothing to do.
 func (p *preparation) includeConf(etc *os.File, owner inroot.Owner) error {
 	conf, err := inroot.ReadFile(p.root, confPath, confLimit)
 	switch {
@@ -77,8 +77,8 @@ func includesLoaderLine(conf string) bool {
 	return false
 }
 
-// updateFile replaces a file in an open directory if its content isn't this already.
-// name is where the file is in the root.
+// updateFile replaces a file in an open directory unless it has this content already. name is the
+// file's path in the root.
 func (p *preparation) updateFile(dir *os.File, base, name, content string, owner inroot.Owner) error {
 	if have, err := inroot.ReadFile(p.root, name, confLimit); err == nil && string(have) == content {
 		return nil

@@ -43,16 +43,16 @@ type NICs struct {
 	Host gpu.Host
 	// State is the directory of what a reboot may forget. Views are below State/nics.
 	State string
-	// InUse says whether a container may use one of these names: UUIDs of adapters, or the
-	// id of the one lease that a view is for. If it is nil, all are taken as used.
+	// InUse reports whether a container may use one of these names: UUIDs of adapters, or the id of
+	// the one lease that a view is for. nil means that all are in use.
 	InUse func(names []string) bool
 	// DryRun makes no view: the edits say what would be bound.
 	DryRun bool
 }
 
-// Edits are the edits for leased adapters of the inventory. lease is the id of the lease:
-// of shared adapters, each lease has a view of its own. inSys says that the container has
-// a /sys. It is an error if the kernel has another adapter under a leased one's name.
+// Edits returns the edits for leased adapters of the inventory. lease is the id of the lease: of
+// shared adapters, each lease has a view of its own. inSys is set if the container has a /sys. It
+// is an error if an adapter of this name exists now and isn't the leased one.
 func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys bool) (edits.Edits, error) {
 	if len(leased) == 0 {
 		return edits.Edits{}, nil
@@ -84,12 +84,12 @@ func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys 
 	return e, nil
 }
 
-// describeHCAs is the reason of what comes with leased adapters.
+// describeHCAs returns the reason of edits that come with leased adapters.
 func describeHCAs(inv gpu.Inventory, leased ...gpu.Device) string {
 	return "RDMA device " + strings.TrimPrefix(HCANames(inv, leased), "=")
 }
 
-// HiddenEdits are the edits that hide all adapters from a container with GPUs.
+// HiddenEdits returns the edits that hide all adapters from a container with GPUs.
 func (n NICs) HiddenEdits() edits.Edits {
 	return edits.Edits{MaskedPaths: n.maskedLists(slices.Concat([]string{classDevices, classVerbs}, otherClasses()))}
 }
@@ -176,14 +176,14 @@ func (n NICs) findVerbsNode(nic gpu.NIC) (string, error) {
 	return "", fmt.Errorf("RDMA device %s has no uverbs node: modprobe ib_uverbs", nic.Name)
 }
 
-// connectionManagerNode is the node that programs connect by, for all adapters alike. NCCL
-// needs none.
+// connectionManagerNode returns the node of rdma_cm, which all adapters share. NCCL doesn't need
+// it.
 func (n NICs) connectionManagerNode() (edits.Node, bool) {
 	e, err := n.nodeFromSysfs("infiniband/"+rdmaCM, n.Host.SysPath("class/misc", rdmaCM, "dev"))
 	return e, err == nil
 }
 
-// nodeFromSysfs is a device node with the numbers in a file of /sys.
+// nodeFromSysfs returns a device node with the numbers in a file of /sys.
 func (n NICs) nodeFromSysfs(name, file string) (edits.Node, error) {
 	text, err := smallfile.String(file)
 	if err != nil {
@@ -201,8 +201,8 @@ func (n NICs) nodeFromSysfs(name, file string) (edits.Node, error) {
 	return deviceNode(name, int64(major), int(minor)), nil
 }
 
-// listViews are the bind mounts of lists with links to these adapters over the kernel's
-// lists.
+// listViews returns the bind mounts that replace the kernel's lists by lists with links to these
+// adapters.
 func (n NICs) listViews(all []hca, leased []gpu.Device, lease string) ([]specs.Mount, error) {
 	devices, own := sortedUUIDs(leased), ""
 	if slices.ContainsFunc(leased, func(d gpu.Device) bool { return d.Shared }) {
@@ -246,8 +246,7 @@ func (n NICs) deviceTreeMounts() (mounts []specs.Mount) {
 	return mounts
 }
 
-// Where NCCL looks for the machine's configuration and, unless a variable names
-// another, for its topology.
+// Paths of NCCL's configuration and, unless a variable names another, of its topology.
 const (
 	NCCLConf     = "/etc/nccl.conf"
 	NCCLTopology = "/var/run/nvidia-topologyd/virtualTopology.xml"
@@ -284,7 +283,7 @@ func NCCLFiles(common shared.Dir, conf, topology string, dryRun bool) (e edits.E
 	return e, nil
 }
 
-// ReadNCCLFile reads one of an admin's files for NCCL.
+// ReadNCCLFile reads one of the admin's files for NCCL.
 func ReadNCCLFile(file string) ([]byte, error) {
 	if !isKind(file, unix.S_IFREG) {
 		return nil, fmt.Errorf("NCCL's file %s isn't there, or is no regular file", file)

@@ -16,8 +16,8 @@ import (
 // and transports are the program's choice.
 const HCAVariable = "NCCL_IB_HCA"
 
-// HCANames are the leased adapters with their ports, as NCCL reads them: "=mlx5_0:1". With
-// the "=" NCCL compares whole names; without it mlx5_1 would match mlx5_10.
+// HCANames returns the leased adapters with their ports in NCCL's notation: "=mlx5_0:1". With the
+// "=" NCCL compares whole names; without it mlx5_1 would match mlx5_10.
 func HCANames(inv gpu.Inventory, leased []gpu.Device) string {
 	var all []string
 	for _, d := range leased {
@@ -62,22 +62,23 @@ func CheckChosenHCAs(value string, inv gpu.Inventory, leased []gpu.Device) (note
 		HCAVariable, value, strings.Join(missing, ", "), strings.Join(have, ", "))
 }
 
-// ProcessLimits is what this process, and so the runtime that it becomes, may give a container.
+// ProcessLimits are the limits that this process, and so the runtime that it becomes, may give a
+// container.
 type ProcessLimits struct {
-	// Raises says that it may raise hard limits (CAP_SYS_RESOURCE).
+	// Raises is set if the process may raise hard limits (CAP_SYS_RESOURCE).
 	Raises bool
-	// Memlock and NoFile are its hard limits.
+	// Memlock and NoFile are the process's hard limits.
 	Memlock, NoFile uint64
 }
 
-// wantedFiles is how many open files NCCL needs on a large node.
+// wantedFiles is the number of open files that NCCL needs on a large node.
 const wantedFiles = 128 << 10
 
-// RDMALimits raises the limits that RDMA needs, as far as this process may: no limit on
-// locked memory, as every registered buffer is locked, and many open files. A limit that
-// the spec sets stays, except the 1024 files that containerd's library writes into every
-// spec. The urgent remarks say which limits stay too low. A limit that is as needed already
-// has its reason too, for a spec that was prepared before.
+// RDMALimits raises the limits that RDMA needs, as far as this process may: no limit on locked
+// memory, because every registered buffer is locked, and many open files. A limit that the spec
+// sets stays, except the 1024 files that containerd's library writes into every spec. The urgent
+// remarks name the limits that stay too low. A limit that already has the wanted value has its
+// reason too, for a spec that was prepared before.
 func RDMALimits(have []specs.POSIXRlimit, own ProcessLimits) (e edits.Edits, low []edits.Removal) {
 	tooLow := func(format string, args ...any) {
 		r := edits.Remark(format, args...)
@@ -113,7 +114,7 @@ func RDMALimits(have []specs.POSIXRlimit, own ProcessLimits) (e edits.Edits, low
 	}
 	best := specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: min(most, wantedFiles), Hard: most}
 	switch {
-	case set && files == best: // the launcher's
+	case set && files == best: // berth's launcher has set it
 	case set && (files.Soft != 1024 || files.Hard != 1024):
 		return e, low
 	default:

@@ -12,16 +12,17 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// ProcDriver is where drivers show their state in procfs, in a container as on the host.
+// ProcDriver is the directory in which drivers show their state in procfs, in a container as on the
+// host.
 const ProcDriver = "/proc/driver"
 
-// ProcEdits hides in a container's /proc/driver what the drivers say of devices that aren't
-// leased, and makes the rest read-only: root could suspend all GPUs there (nvidia/suspend).
-// Runtimes mask paths below /proc by themselves; runc refuses mounts there.
+// ProcEdits hides the state of devices that aren't leased in a container's /proc/driver, and makes
+// the rest read-only: root could suspend all GPUs there (nvidia/suspend). Runtimes mask paths below
+// /proc by themselves; runc refuses mounts there.
 //
 // The driver's parameters stay the host's, so ModifyDeviceFiles can be 1 in a container: the
-// driver's tools then make nodes that are missing, which device rules and the lack of
-// CAP_MKNOD prevent. A path that the container's procfs lacks is passed over by runtimes.
+// driver's tools then make missing nodes, which device rules and the lack of CAP_MKNOD prevent.
+// Runtimes ignore masked paths that the container's procfs lacks.
 func ProcEdits(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, selection Selection) (edits.Edits, error) {
 	if len(leased) == 0 {
 		return edits.Edits{}, nil
@@ -67,8 +68,9 @@ func shownProcPaths(inv gpu.Inventory, leased []gpu.Device, features []gpu.Featu
 	return shown, nil
 }
 
-// maskedProcPaths lists, as paths of a container, what is in a directory below root and not
-// shown: whole directories where nothing in them is. At the top only what is NVIDIA's counts.
+// maskedProcPaths lists, as paths of a container, everything in a directory below root that isn't
+// shown. A directory without anything shown is masked as a whole. At the top only the entries of
+// NVIDIA's drivers count.
 func maskedProcPaths(root, dir string, shown []string) (masked []string, err error) {
 	names, err := smallfile.Names(path.Join(root, dir))
 	if err != nil {

@@ -37,8 +37,8 @@ type Prepared struct {
 	Edits edits.Edits
 	// Target is where the driver directory appears in the container.
 	Target string
-	// Notes say, for people, what is remarkable: that another target was chosen,
-	// or why the loader can't be told of the libraries.
+	// Notes are remarks for the user: that another target was chosen, or why the loader doesn't
+	// learn of the libraries.
 	Notes []string
 }
 
@@ -60,7 +60,7 @@ func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, 
 	p.newer = p.findCompat()
 	p.chooseTarget()
 	if !slices.ContainsFunc(thisMachine().loaders, p.pathExists) {
-		dir.Extras = nil // they name libraries that nothing here can load
+		dir.Extras = nil // the files name libraries that no loader of this root can load
 	}
 	p.Edits = Files(dir, p.Target, p.shared)
 	p.Edits.Mounts = append(p.Edits.Mounts, with.Mounts...)
@@ -81,10 +81,10 @@ type preparation struct {
 	shared   shared.Dir
 	writable bool
 
-	compatible bool // newer libraries of the image may be used
+	compatible bool // set if newer libraries of the image may be used
 	newer      compat
 
-	kinds map[string]pathKind // of paths that were looked at
+	kinds map[string]pathKind // results of fileKind, by path
 }
 
 func (p *preparation) addNote(format string, args ...any) {
@@ -143,7 +143,7 @@ func (p *preparation) isSearched(dir string) bool {
 	})
 }
 
-// mountsAt reports whether a mount of the spec is at this very path.
+// mountsAt reports whether a mount of the spec is at exactly this path.
 func (p *preparation) mountsAt(dest string) bool {
 	return slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == dest })
 }
@@ -167,7 +167,7 @@ func (p *preparation) pathExists(name string) bool {
 func (p *preparation) isVacant(dest string) bool {
 	f, err := inroot.Open(p.root, dest, unix.O_NOFOLLOW)
 	if err != nil {
-		return true // not there, or below something that is no directory
+		return true // missing, or below something that is no directory
 	}
 	defer f.Close() // an O_PATH descriptor
 	d, err := inroot.OpenDir(f, ".")

@@ -16,23 +16,24 @@ import (
 // ByPath is where a container finds its graphics nodes by PCI address.
 const ByPath = "/dev/dri/by-path"
 
-// Views make the directories of links to graphics nodes that show what was leased in
-// place of all that the host has. Each is made once per set of devices below State, and
-// bound read-only.
+// Views makes directories of links to graphics nodes, which show the leased nodes in place of all
+// that the host has. There is one for each set of devices, below State; containers have it bound
+// read-only.
 type Views struct {
 	// State is the directory of what a reboot may forget. Views are below State/proc.
 	State string
 	// Epoch identifies the inventory, for example by its time. Views are created again when it
 	// changes.
 	Epoch string
-	// InUse says whether a container may run on these devices, by UUID. nil: any may.
+	// InUse reports whether a container may run on these devices, by UUID. nil means that all views
+	// are in use.
 	InUse func(devices []string) bool
-	// DryRun makes no view: the edits say what would be bound.
+	// DryRun makes no view: the edits name the directories that would be bound.
 	DryRun bool
 }
 
-// Edits bind the view of the leased devices where the container wants graphics and they have
-// some. A view that a container changed is made anew.
+// Edits binds the view of the leased devices, if the container wants graphics and the devices have
+// graphics nodes. A view that a container changed is made again.
 func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, selection Selection) (edits.Edits, error) {
 	links := graphicsLinks(inv, leased)
 	if !selection.wantsDisplay() || len(links) == 0 {
@@ -57,7 +58,7 @@ func (v Views) viewStore() view.Store {
 	return view.Store{Dir: filepath.Join(v.State, "proc"), InUse: v.InUse, DryRun: v.DryRun}
 }
 
-// viewKey names the view: it holds all that the view is made of.
+// viewKey returns the view's name, which contains everything on which the view depends.
 func (v Views) viewKey(inv gpu.Inventory, devices []string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", v.Epoch)

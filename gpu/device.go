@@ -7,8 +7,8 @@ import (
 
 // GPU is one physical GPU.
 type GPU struct {
-	// UUID as NVML gives it: "GPU-" and a UUID. A lost GPU whose UUID was never
-	// read has "LOST-" and its PCI address instead, so that it can be spoken of.
+	// UUID as NVML gives it: "GPU-" and a UUID. The UUID of a lost GPU may never have been read; it
+	// then is "LOST-" and the PCI address.
 	UUID string `json:"uuid"`
 	// Index is NVML's, for display and for requests by index; it can change at a reboot.
 	Index int `json:"index"`
@@ -57,9 +57,9 @@ type DRINode struct {
 	Minor int    `json:"minor"`
 }
 
-// Device is one thing that can be leased: a whole GPU, a MIG slice, another vendor's CDI device or a
-// NIC. It is comparable. It has all facts about the device that a lease needs after the device has
-// disappeared from the inventory.
+// Device is one thing that can be leased: a whole GPU, a MIG slice, another vendor's CDI device or
+// a NIC. It is comparable. It has all facts about the device that a lease needs after the device
+// has disappeared from the inventory.
 type Device struct {
 	UUID string `json:"uuid"`
 	// Parent is the UUID of the GPU that a slice was cut from; "" for a GPU.

@@ -64,8 +64,8 @@ type FeatureNode struct {
 	Minor   int    `json:"minor"`
 }
 
-// Offers lists what of the named feature can be asked for on the node: nothing, the
-// feature, or each of its channels by itself.
+// Offers lists the features of this name that the node has: none, one, or for imex one for each
+// channel.
 func (inv Inventory) Offers(name string) []Feature {
 	if name == FeatureFabricManager && inv.NVSwitches > 0 {
 		return []Feature{FeatureFabricManager}

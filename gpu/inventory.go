@@ -17,7 +17,7 @@ import "slices"
 // Inventory is what one node has at one moment: the result of discovery, and
 // the content of the snapshot that a container's start reads.
 type Inventory struct {
-	// Hostname is for people; nothing is decided by it.
+	// Hostname is for display only.
 	Hostname string `json:"hostname,omitempty"`
 	Driver   Driver `json:"driver"`
 	// GPUs in NVML's order, lost ones included. A GPU's Index is its place here.
@@ -28,17 +28,16 @@ type Inventory struct {
 	// NVSwitches counts the NVSwitch devices of the node.
 	NVSwitches int        `json:"nvswitches,omitempty"`
 	NUMA       []NUMANode `json:"numa,omitempty"`
-	// CDI are the names of other vendors' devices that can be asked for now. They
-	// aren't discovered with the rest, but filled in for a request that names one;
-	// nil if that wasn't done.
+	// CDI are the names of other vendors' devices that can be requested now. Discovery leaves them
+	// nil; they are looked up for a request that names one.
 	CDI []string `json:"-"`
 	// FeatureNodes are the nodes that features stand for, sorted by feature, major and minor.
 	FeatureNodes []FeatureNode `json:"extras,omitempty"`
-	// ExclusiveNICs is the admin's policy: who leases a NIC has it alone. It isn't
-	// discovered, but filled in for a match.
+	// ExclusiveNICs is the admin's policy that a NIC has one holder at a time. Discovery doesn't
+	// set it; it is filled in for a match.
 	ExclusiveNICs bool `json:"-"`
-	// Occupied are devices that nobody gets because processes without a lease use them. They
-	// are filled in for a match.
+	// Occupied are devices that can't be leased now because processes without a lease use them.
+	// They are filled in for a match.
 	Occupied []Occupied `json:"-"`
 }
 

@@ -88,7 +88,7 @@ func IsAcceleratorMajor(name string) bool {
 		"accel",                                       // 261: the kernel's class for accelerators without display
 		"habanalabs", "neuron", "tenstorrent", "apex", // Intel Gaudi, AWS, Tenstorrent, Coral
 		"devdrv-cdev",                                         // Huawei Ascend
-		"infiniband_verbs", "infiniband_mad", "infiniband_cm": // 231 and its kin: RDMA
+		"infiniband_verbs", "infiniband_mad", "infiniband_cm": // RDMA: infiniband_verbs (231) and the like
 		return true
 	}
 	return false

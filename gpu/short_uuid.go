@@ -2,8 +2,9 @@ package gpu
 
 import "strings"
 
-// ShortenUUIDs returns the beginnings of the UUIDs of GPUs and MIG slices: four hexadecimal digits behind "GPU-" or "MIG-", or
-// as many as tell all of a kind apart. A request takes them in place of the UUIDs. Other names stay whole.
+// ShortenUUIDs returns the beginnings of the UUIDs of GPUs and MIG slices: four hexadecimal digits
+// behind "GPU-" or "MIG-", or as many as make all of a kind different. Requests accept them in
+// place of the UUIDs. Other names stay whole.
 func ShortenUUIDs(uuids []string) []string {
 	const digits = 4
 	short := make([]string, len(uuids))

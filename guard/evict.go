@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// evictTimeout is how long processes that were killed may take to be gone.
+// evictTimeout limits the wait for killed processes to end.
 const evictTimeout = 30 * time.Second
 
 // Evict ends the processes of the holder and then its lease. If the holder can't be ended
@@ -38,7 +38,7 @@ func isExitTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &held)
 }
 
-// describeSurvivors says which processes of a holder still run, and the possible causes.
+// describeSurvivors names the processes of a holder that still run, and the possible causes.
 func (g Guard) describeSurvivors(l ledger.Lease) string {
 	pids, err := g.Cgroups.PIDs(l.Owner.Cgroup)
 	if err != nil || l.Owner.Cgroup == "" || len(pids) == 0 {
@@ -64,7 +64,7 @@ func (g Guard) endHolder(ctx context.Context, l ledger.Lease) error {
 // endProcess ends the process that the lease names, and the lease if no other process of the holder
 // is left.
 func (g Guard) endProcess(ctx context.Context, l ledger.Lease) error {
-	if l.State == ledger.Bound { // record it while init still exists
+	if l.State == ledger.Bound { // record the container's init while it still exists
 		err := g.Ledger.Bind(ctx, l.ID, ledger.Owner{Process: l.Owner.Process})
 		if err != nil && !errors.Is(err, ledger.ErrNotFound) {
 			return err

@@ -35,8 +35,8 @@ type Exemptions struct {
 	KeyFile string
 }
 
-// IsExempt reports whether the admin exempts a container that asks for nothing: it sees what
-// it would see without berth. bundle is its directory, "" if it is unknown.
+// IsExempt reports whether the admin exempts a container without a request, which then sees what it
+// would see without berth. bundle is its directory, "" if it is unknown.
 func (g Guard) IsExempt(spec *specs.Spec, bundle string) (bool, error) {
 	if isPodBundle(bundle) &&
 		slices.Contains(g.Exemptions.Namespaces, spec.Annotations["io.kubernetes.cri.sandbox-namespace"]) {

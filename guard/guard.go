@@ -30,7 +30,8 @@ type Guard struct {
 	// Disabled: the admin has turned the guard off, so every container is exempt.
 	Disabled   bool
 	Exemptions Exemptions
-	// Units is where systemd reads the unit files of slices; "" is its own place.
+	// Units is the directory in which systemd reads the unit files of slices; "" means systemd's
+	// own.
 	Units string
 }
 

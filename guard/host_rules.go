@@ -14,18 +14,19 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Fixed numbers of NVIDIA's driver. The minors from firstShared on are what all GPUs share:
-// nvidiactl, nvidia-modeset and their kin. A process can use a GPU only while it has the GPU's own
-// node open, so these stay open.
+// Fixed numbers of NVIDIA's driver. All GPUs share the nodes with minors from firstShared on:
+// nvidiactl, nvidia-modeset and others. A process can use a GPU only while it has the GPU's own
+// node open, so the shared nodes stay open.
 const (
 	majorNVIDIA = 195
 	firstShared = 248
 	lastShared  = 255
 )
 
-// HostRules are the rules of the device guard for these leases: guarded are the nodes of all GPUs,
-// also of those that appear later, the capability nodes of MIG, the graphics nodes of GPUs, and
-// RDMA adapters that are leased exclusively. majors are those of the accelerators' drivers by name.
+// HostRules returns the rules of the device guard for these leases. Guarded are the nodes of all
+// GPUs, also of those that appear later, the capability nodes of MIG, the graphics nodes of GPUs,
+// and RDMA adapters that are leased exclusively. majors are those of the accelerators' drivers by
+// name.
 //
 // A lease whose cgroup doesn't exist has no entry.
 func (g Guard) HostRules(inv gpu.Inventory, majors map[string]uint32, leases []ledger.Lease, exempt []string) (deviceguard.Rules, error) {
@@ -56,7 +57,7 @@ func (g Guard) HostRules(inv gpu.Inventory, majors map[string]uint32, leases []l
 	for _, path := range exempt {
 		id, err := g.Cgroups.ID(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // its unit doesn't run
+			continue // the exempt unit doesn't run
 		}
 		if err != nil {
 			return r, err
@@ -102,7 +103,7 @@ func (g Guard) HostGuarded() (bool, error) {
 	return true, host.Close()
 }
 
-// leasedNumbers are the guarded nodes of a leased GPU or slice.
+// leasedNumbers returns the guarded nodes of a leased GPU or slice.
 func leasedNumbers(inv gpu.Inventory, majors map[string]uint32, d gpu.Device) (all []deviceguard.Number) {
 	if minor, err := strconv.ParseUint(strings.TrimPrefix(d.Node, "nvidia"), 10, 8); err == nil {
 		all = append(all, deviceguard.Number{Major: majorNVIDIA, Minor: uint32(minor)})
@@ -120,7 +121,7 @@ func leasedNumbers(inv gpu.Inventory, majors map[string]uint32, d gpu.Device) (a
 	return all
 }
 
-// graphicsNumbers are a GPU's nodes below /dev/dri.
+// graphicsNumbers returns a GPU's nodes below /dev/dri.
 func graphicsNumbers(g gpu.GPU, majors map[string]uint32) (all []deviceguard.Number) {
 	major, ok := majors["drm"]
 	if !ok {
@@ -132,7 +133,8 @@ func graphicsNumbers(g gpu.GPU, majors map[string]uint32) (all []deviceguard.Num
 	return all
 }
 
-// verbsNumber is the node of an adapter through which processes use it, none if it has no such node.
+// verbsNumber returns the node of an adapter through which processes use it, none if it has no such
+// node.
 func (g Guard) verbsNumber(n gpu.NIC) ([]deviceguard.Number, error) {
 	if n.Uverbs == "" {
 		return nil, nil

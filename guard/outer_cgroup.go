@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// removeTimeout is how long the kernel gets to release a cgroup whose last process
-	// has ended.
+	// removeTimeout limits the wait for the kernel to release a cgroup whose last process has
+	// ended.
 	removeTimeout = time.Second
 	// createTimeout bounds the creation of an outer cgroup. Before Linux 5.14 any user of
 	// the machine can hold its lock.
 	createTimeout = 10 * time.Second
 )
 
-// OuterCgroupPath is the path of a new outer cgroup for a container that would be in the
-// cgroup own; both are as the host sees them. The outer cgroup is beside own, and the
-// container's cgroup then goes below it. If systemd creates the container's cgroup, the
-// outer one is a slice, which systemd takes over with its device rules.
+// OuterCgroupPath returns the path of a new outer cgroup for a container whose cgroup would be own;
+// both are as the host sees them. The outer cgroup is beside own, and the container's cgroup then
+// goes below it. If systemd creates the container's cgroup, the outer one is a slice, which systemd
+// adopts with its device rules.
 //
-// ok is false for a container that cannot lift its own device rules, which takes
-// CAP_SYS_ADMIN, unless it will have a lease and the device guard is on: that opens the lease's
-// devices for a cgroup that exists. It is false under systemd with cgroup version 1, under a user's
+// ok is false for a container that cannot lift its own device rules, which takes CAP_SYS_ADMIN,
+// unless it will have a lease and the device guard is on: the guard opens a lease's devices for a
+// cgroup that exists already. It is false under systemd with cgroup version 1, under a user's
 // instance of systemd, and where the container itself is a slice.
 func (g Guard) OuterCgroupPath(spec *specs.Spec, own string, systemd, leased bool) (outer string, ok bool, err error) {
 	if !isolation.CanLiftDeviceRules(spec) {
@@ -91,14 +91,14 @@ func (g Guard) RemoveOuterCgroup(ctx context.Context, outer string) error {
 	return err
 }
 
-// sweepOuterCgroups removes outer cgroups in the parent, and slices anywhere, that were
-// left behind: the process that created one was killed before its container existed, or
-// no delete was called for the container. One whose creator lives is kept: the creator
-// may be about to become the runtime. What cannot be removed at once is left to the next
-// sweep and is no error.
+// sweepOuterCgroups removes outer cgroups in the parent, and slices anywhere, that were left
+// behind: the process that created one was killed before its container existed, or no delete was
+// called for the container. An outer cgroup whose creator lives is kept, because the creator may be
+// about to become the runtime. What cannot be removed at once is left to the next sweep and is no
+// error.
 func (g Guard) sweepOuterCgroups(parent string) {
 	once, cancel := context.WithCancel(context.Background())
-	cancel() // removing must not wait
+	cancel() // a removal must not wait
 	for _, outer := range g.listOuterCgroups(parent) {
 		if !g.isExpected(outer) {
 			_ = g.RemoveOuterCgroup(once, outer)

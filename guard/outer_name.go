@@ -19,7 +19,7 @@ import (
 // of its name are its place in the hierarchy.
 const outerPrefix = "berth"
 
-// newOuterPath is beside the container's own cgroup; with systemd it is a slice.
+// newOuterPath returns a path beside the container's own cgroup; with systemd it is a slice.
 func (g Guard) newOuterPath(own string, systemd bool) (string, error) {
 	start, err := process.Start(g.Host.ProcPath(), os.Getpid())
 	if err != nil {
@@ -36,7 +36,7 @@ func (g Guard) newOuterPath(own string, systemd bool) (string, error) {
 	return path.Join(parent, name), nil
 }
 
-// enclosingOuter is the outer cgroup that holds a container's own, "" if none does.
+// enclosingOuter returns the outer cgroup around a container's own, "" if there is none.
 func enclosingOuter(own string) string {
 	if outer := path.Dir(own); isOuterName(path.Base(outer)) {
 		return outer

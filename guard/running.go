@@ -29,7 +29,7 @@ const LeaseAnnotation = "dev.berth.lease"
 type WideContainer struct {
 	// ID is the container's, in the state directory Root of its runtime.
 	ID, Root string
-	// Why the container could open them.
+	// Why says why the container could open them.
 	Why string
 	// CanNarrow reports whether [Guard.NarrowContainers] can deny these accelerators.
 	CanNarrow bool
@@ -169,7 +169,7 @@ func (g Guard) listRunning() (all []runningContainer, err error) {
 		}
 		if c.cgroup == "" {
 			if c.cgroup, err = g.Cgroups.ProcessPath(g.Host.ProcPath(), state.PID); err != nil {
-				continue // it has just ended
+				continue // the container has just ended
 			}
 		}
 		all = append(all, c)

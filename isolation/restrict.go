@@ -29,7 +29,7 @@ type Host struct {
 	// Ordinary lists devices that share a major with accelerators but are not accelerators: the DRM
 	// nodes of displays. They are treated like any other device.
 	Ordinary []Number
-	// Stat finds out what the source of a bind mount is; nil means [Stat].
+	// Stat returns the device behind the source of a bind mount; nil means [Stat].
 	Stat func(path string) (Number, bool)
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// findExtras finds the table's extras. libraries are the names of those that the
-// loader of a container will know.
+// findExtras finds the files of the table of extras. libraries are the file names that a
+// container's loader will know.
 func (f finder) findExtras(libraries map[string]bool) ([]source, error) {
 	var all []source
 	for _, row := range extraTable() {
@@ -55,7 +55,7 @@ func (f finder) findExtra(names, dirs []string) []source {
 	return all
 }
 
-// matchingFiles are the files of a directory that a row's name stands for.
+// matchingFiles returns the files of a directory that match a row's name.
 func (f finder) matchingFiles(dir, name string) []string {
 	if !strings.Contains(name, "*") {
 		return []string{name}
@@ -79,7 +79,7 @@ func destinationPaths(to []string, file string) []string {
 	return all
 }
 
-// maxText bounds the files that are read for the libraries that they name.
+// maxText bounds the files that are searched for names of libraries.
 const maxText = 64 << 10
 
 // bareLibraryNames returns the content of a JSON or ICD file with the host paths of the driver's

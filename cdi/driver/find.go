@@ -19,17 +19,17 @@ import (
 // source is one file to copy.
 type source struct {
 	from string // path below the driver root
-	to   string // path in a view, or of an extra below the directory of extras
+	to   string // path in a view, or path of an extra below the directory of extras
 	lib  Library
-	// caps and compat32 decide to which sets it belongs, see isIn.
+	// caps and compat32 decide to which sets of capabilities the file belongs, see isIn.
 	caps     gpu.Capabilities
 	compat32 bool
-	// destinations in a container: only an extra has some.
+	// destinations in a container, of extras only
 	destinations []string
-	// content in place of the file's, if not nil.
+	// content that replaces the file's, if not nil
 	content []byte
 	size    int64
-	time    int64 // of the last change of content, in nanoseconds
+	time    int64 // time of the last change of content
 }
 
 // isIn reports whether the file belongs to a set of capabilities.
@@ -143,7 +143,7 @@ func listDirectory(root *os.File, dir string) []string {
 	return names
 }
 
-// otherVersion finds libcuda.so.VERSION of another driver, to say so in an error.
+// otherVersion returns the version of another driver's libcuda.so, for an error message.
 func otherVersion(name, version string) (string, bool) {
 	v, ok := strings.CutPrefix(name, "libcuda.so.")
 	return v, ok && v != version && strings.Contains(v, ".")
@@ -191,7 +191,7 @@ func (m machine) inspectELF(f *os.File) (soname string, bits int, err error) {
 	return l.SONAME, m.bits[l.Machine], nil
 }
 
-// checkComplete says which required library is missing.
+// checkComplete returns an error that names the first required library that is missing.
 func (f finder) checkComplete(seen, others map[string]bool) error {
 	for _, l := range libraryTable() {
 		file := l.fileName(f.version)
@@ -229,7 +229,7 @@ func (f finder) findPrograms() []source {
 	return all
 }
 
-// findFile looks at one file that needn't be there.
+// findFile examines one optional file.
 func (f finder) findFile(dir, name string) (source, fs.FileInfo, bool) {
 	from := path.Join(dir, name)
 	in, err := inroot.OpenFile(f.root, from)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// linkNames are the links that a library needs beside it: its SONAME, and the name
-// without a number, which some programs open.
+// linkNames returns the links that a library needs beside it: its SONAME, and the name without a
+// number, which some programs open.
 func linkNames(file, soname string) []string {
 	names := []string{}
 	if soname == "" {

@@ -7,8 +7,8 @@ import (
 
 // machine has the properties of a processor architecture for which NVIDIA has a driver.
 type machine struct {
-	name   string // as in file names
-	triple string // as in Debian's directories
+	name   string // as NVIDIA's file names have it
+	triple string // as Debian's directory names have it
 	// bits are the word sizes of the libraries that its programs can load.
 	bits map[elf.Machine]int
 }
@@ -31,8 +31,8 @@ func (m machine) expandPaths(version string, paths []string) []string {
 	return all
 }
 
-// libraryDirs are where distributions and NVIDIA's installer put libraries, below
-// the driver root. Of two files of one name the first counts.
+// libraryDirs are the directories below the driver root where distributions and NVIDIA's installer
+// put libraries. Of two files of one name the first counts.
 func libraryDirs() []string {
 	dirs := []string{"usr/lib64", "lib64", "usr/lib", "lib", "usr/lib32"}
 	for _, triple := range []string{"x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu"} {
@@ -41,7 +41,7 @@ func libraryDirs() []string {
 	return dirs
 }
 
-// programDirs likewise; Debian keeps programs beside the libraries, behind
+// programDirs are the directories of programs; Debian keeps programs beside the libraries, behind
 // links in usr/bin that lead through /etc/alternatives.
 func programDirs() []string {
 	return []string{"usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "opt/bin", "usr/lib/nvidia/current"}

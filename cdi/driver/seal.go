@@ -26,7 +26,7 @@ func (m manifest) sealOf(path string) (string, error) {
 	if err != nil {
 		return "", &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer func() { _ = unix.Close(dir) }() // an O_PATH descriptor has nothing to lose
+	defer func() { _ = unix.Close(dir) }() // only an O_PATH descriptor
 	s := states{dir: dir, path: path, data: make([]byte, 0, 32*(8+len(m.Libraries)+len(m.Programs)+len(m.Extras)))}
 	for _, name := range m.viewDirectories() {
 		s.addState(name)

@@ -2,9 +2,9 @@ package driver
 
 import "github.com/berth-gpu/berth/gpu"
 
-// Which sets of capabilities a file belongs to: those that have one of these.
+// Constants for the capabilities of a row: its files belong to each set that has one of them.
 const (
-	// every is in all sets, except the set of gpu.Compat32 alone.
+	// every is for files of all sets, except the set of gpu.Compat32 alone.
 	every = gpu.Compute | gpu.Graphics | gpu.Utility | gpu.Video | gpu.Display | gpu.NGX
 	// drawing is for graphics with or without an X server: both need the same libraries.
 	drawing = gpu.Graphics | gpu.Display
@@ -15,7 +15,7 @@ const (
 // whole is the set of all capabilities.
 const whole = every | gpu.Compat32
 
-// need says whether a missing file is an error.
+// need is the consequence of a missing file.
 type need bool
 
 const (
@@ -91,7 +91,7 @@ func libraryTable() []library {
 
 		{"libnvidia-ngx", gpu.NGX, optional},
 
-		{"libglxserver_nvidia", stays, optional}, // it comes as a module of the X server, see extras
+		{"libglxserver_nvidia", stays, optional}, // it is a module of the X server, see the extras
 		{"libnvidia-gtk2", stays, optional},
 		{"libnvidia-gtk3", stays, optional},
 		{"libnvidia-vgpu", stays, optional},
@@ -104,8 +104,8 @@ func libraryTable() []library {
 // unknownLibrary is the row of libraries that the table doesn't know.
 func unknownLibrary() library { return library{caps: every, need: optional} }
 
-// program is a row of the table: it goes to bin. What isn't here (nvidia-modprobe,
-// nvidia-settings) stays on the host.
+// program is a row of the table; its file goes to bin. Programs that aren't in the table
+// (nvidia-modprobe, nvidia-settings) stay on the host.
 type program struct {
 	name string
 	caps gpu.Capabilities
@@ -132,23 +132,23 @@ func programTable() []program {
 // In names and places VERSION stands for the driver's version, MACHINE for x86_64 or
 // aarch64, TRIPLE for the name of its directories in Debian.
 type extra struct {
-	// names of which the first that is there counts; one with a * is a pattern,
-	// and every file counts that matches it.
+	// names, of which the first that exists counts. A name with a * is a pattern: all matching
+	// files count.
 	names []string
-	// from are directories below the driver root, the first that has the file counts;
-	// none means those of the libraries.
+	// from are directories below the driver root, of which the first that has the file counts; none
+	// means the library directories.
 	from []string
-	// to are places in the container; one that ends in / keeps the file's name.
+	// to are destinations in the container; one that ends in / keeps the file's name.
 	to   []string
 	caps gpu.Capabilities
 	// bits32 is only for sets with compat32.
 	bits32 bool
 }
 
-// extraTable is the table of such files.
+// extraTable is the table of extras.
 //
-// Firmware is in every set: older kernels look for it in the root of the process
-// that is the first to open the device.
+// Firmware is in every set: older kernels look for it in the root of the process that is the first
+// to open the device.
 func extraTable() []extra {
 	return []extra{
 		{names: []string{"gsp*.bin"}, from: firmwarePaths(), to: []string{"/lib/firmware/nvidia/VERSION/"}, caps: every},
@@ -182,7 +182,7 @@ func configPaths(dir string) []string {
 	return []string{"etc/" + dir, "usr/local/share/" + dir, "usr/share/" + dir}
 }
 
-// vulkanPaths also looks at the top of a driver root that was made for containers.
+// vulkanPaths also has the top of a driver root that was made for containers.
 func vulkanPaths(dir string) []string { return append(configPaths("vulkan/"+dir), "vulkan/"+dir) }
 
 // dataPaths of the libraries; Debian keeps some beside them.

@@ -32,13 +32,13 @@ type Edits struct {
 	// follow them.
 	Rules []Rule
 
-	// Mounts are put after those of the spec; an older mount of the same
-	// destination goes.
+	// Mounts are put after those of the spec; an older mount at the same
+	// destination is removed.
 	Mounts []specs.Mount
 	// RemoveMounts are mounts to leave out.
 	RemoveMounts []MountRef
 
-	// Env sets variables of the process, UnsetEnv takes them out.
+	// Env sets variables of the process, UnsetEnv removes them.
 	Env      map[string]string
 	UnsetEnv []string
 

@@ -30,15 +30,15 @@ func (s Stage) hookList(h *specs.Hooks) *[]specs.Hook {
 	return nil
 }
 
-// DeferNet moves network devices into a hook that brings them in at createRuntime, before others of
-// the edits run there: "berth-hook netdev HOST NAME...", one for all, so that all are moved or none.
-// call is how the hook is called: its path, and words that come before.
+// DeferNet moves network devices into a hook that brings them in at createRuntime, before other
+// hooks of the edits at that stage: "berth-hook netdev HOST NAME...". One hook moves all of them or
+// none. call is the hook's path and the arguments before "netdev".
 //
-// The spec's own field for them, linux.netDevices, is never written. Runtimes older
-// than the field pass over it in silence, and which one does can't be seen from
-// outside; with one that knows it, field and hook would both look for the device.
+// The spec's own field for them, linux.netDevices, is never written. Runtimes older than the field
+// ignore it silently, and a runtime doesn't tell whether it knows the field. With a runtime that
+// does, the field and the hook would both look for the device.
 //
-// RDMA devices, of which no specification speaks, get one as well.
+// RDMA devices, for which the specification has no field, get a hook as well.
 func (e Edits) DeferNet(call ...string) Edits {
 	if words := e.rdmaArguments(); len(words) > 0 {
 		e.prependHook("moves RDMA devices into the container's network", ownHook(call, append([]string{"rdma"}, words...)...))
@@ -61,7 +61,7 @@ func (e *Edits) prependHook(why string, h Hook) {
 	e.Reasons = append(slices.Clip(e.Reasons), Reason{"hook", h.Name(), why})
 }
 
-// rdmaArguments are the words of the hook that moves RDMA devices: "mlx5_0 net:eth1".
+// rdmaArguments are the arguments of the hook that moves RDMA devices: "mlx5_0 net:eth1".
 func (e Edits) rdmaArguments() []string {
 	words := slices.Clone(e.RDMALinks)
 	for _, name := range e.RDMAInterfaces {
@@ -70,7 +70,7 @@ func (e Edits) rdmaArguments() []string {
 	return words
 }
 
-// ownHook is a hook of berth's at createRuntime.
+// ownHook returns a hook of berth's at createRuntime.
 func ownHook(call []string, words ...string) Hook {
 	args := slices.Concat([]string{path.Base(call[0])}, call[1:], words)
 	return Hook{Stage: CreateRuntime, Hook: specs.Hook{Path: call[0], Args: args, Env: []string{}}}

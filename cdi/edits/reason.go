@@ -8,8 +8,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Reason is why edits add a thing to a container: the device, driver capability, feature or
-// policy that asks for it. It is for people who ask afterwards.
+// Reason is why edits add a thing to a container: the device, driver capability, feature or policy
+// that asks for it. It is only for display.
 type Reason struct {
 	// Kind is "device", "mount", "variable", "annotation", "group", "limit", "mask", "hook" or
 	// "network"; "library" or "program" for a file below a mount, "file" for one that is

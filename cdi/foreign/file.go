@@ -33,9 +33,8 @@ type file struct {
 	Registry Registry `json:"registry"`
 }
 
-// Stamp says in a few words which specs the directories hold: path, size and time
-// of change of each. It is cheap: one stat for each file. A directory that isn't
-// there has no specs.
+// Stamp returns a short text that changes with the specs in the directories: path, size and time of
+// change of each. It costs one stat for each file. A missing directory has no specs.
 func Stamp(dirs []string) (string, error) {
 	var b strings.Builder
 	for _, dir := range dirs {
@@ -50,7 +49,7 @@ func Stamp(dirs []string) (string, error) {
 			var st unix.Stat_t
 			path := filepath.Join(dir, e.Name())
 			if err := unix.Stat(path, &st); err != nil {
-				continue // gone again, or a link to nowhere
+				continue // removed meanwhile, or a dangling link
 			}
 			fmt.Fprintf(&b, "%s %d %d %d\n", path, st.Ino, st.Size, st.Ctim.Nano())
 		}
@@ -76,8 +75,8 @@ func Save(path, stamp string, r Registry) error {
 	return nil
 }
 
-// Load reads the list, if it is that of the directories as they are now: otherwise
-// the error Is [ErrStale].
+// Load reads the list. If the specs in the directories have changed since it was written, the error
+// Is [ErrStale].
 func Load(path string, dirs []string) (Registry, error) {
 	data, err := smallfile.Read(path, maxFile)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/berth-gpu/berth/cdi/edits"
 )
 
-// Resolve says what a container of the named devices needs, in full: nodes, mounts, environment,
-// hooks, groups, network devices. Missing fields of a node are read from the host's node. The access
-// mknod is removed.
+// Resolve returns what a container of the named devices needs, in full: nodes, mounts, environment,
+// hooks, groups, network devices. Missing fields of a node are read from the host's node. The
+// access mknod is removed.
 //
-// An edit that berth can't make (intelRdt) is an error and not an omission.
+// An edit that berth can't make (intelRdt) is an error; it isn't left out silently.
 func (r Registry) Resolve(names []string) (edits.Edits, error) {
 	var all edits.Edits
 	var specsDone []string
@@ -98,7 +98,7 @@ func toMount(m cdispecs.Mount) specs.Mount {
 	return o
 }
 
-// toNode fills in what the spec leaves to the host.
+// toNode converts a node, and reads from the host's node what the spec leaves out.
 func toNode(d cdispecs.DeviceNode) (edits.Node, error) {
 	n := edits.Node{Path: path.Clean(d.Path), Type: d.Type, Major: d.Major, Minor: d.Minor, Access: accessWithoutMknod(d.Permissions)}
 	if d.Type == "" || d.Major == 0 && d.Type != "p" {

@@ -1,17 +1,15 @@
-// Package ldcache reads, merges and writes glibc's loader cache
-// (/etc/ld.so.cache) as data, so that a container finds the driver's libraries
-// without anybody running ldconfig against its root.
+// Package ldcache reads, merges and writes glibc's loader cache (/etc/ld.so.cache) as data, so that
+// a container finds the driver's libraries and no program has to be run against its root.
 //
-// [Parse] takes the format that glibc has written since 2.2, alone or behind the
-// older one ("ld.so-1.7.0"), little-endian, with or without the extensions of
-// glibc 2.33. [Cache.Bytes] writes the format alone, which every glibc since 2.2
-// reads: what ldconfig 2.33 or newer wrote comes back byte for byte. The format
-// is described in glibc's own dl-cache.h; the order of the entries is that of
-// its ldconfig, since the loader searches by halves.
+// [Parse] takes the format that glibc has written since 2.2, alone or behind the older one
+// ("ld.so-1.7.0"), little-endian, with or without the extensions of glibc 2.33. [Cache.Bytes]
+// writes only the new format, which every glibc since 2.2 reads: a cache that ldconfig 2.33 or
+// newer wrote stays the same, byte for byte. The format is described in glibc's own dl-cache.h; the
+// order of the entries is that of its ldconfig, because the loader does a binary search.
 //
-// All functions are pure. A cache comes from an image and can be made to do
-// harm: sizes, counts and offsets are checked, time and memory are bounded by
-// [MaxSize]. Where the file lies and how it is replaced safely isn't known here.
+// All functions are pure. A cache comes from an image and may be hostile: sizes, counts and offsets
+// are checked, time and memory are bounded by [MaxSize]. The caller finds the file and replaces it
+// safely.
 //
 // The cache of musl (there is none) and big-endian caches aren't supported.
 package ldcache

@@ -79,7 +79,7 @@ func findHeader(data []byte) (int, error) {
 }
 
 type parser struct {
-	file  []byte // all of it
+	file  []byte // the whole file
 	text  string // from the new header on, where strings are
 	cache Cache
 }

@@ -1,11 +1,11 @@
-// Package menu writes what berth offers as CDI devices: names that stand for
-// requests. CDI wants every name listed beforehand, so it is a finite menu of
-// counts, models, MIG profiles and single devices.
+// Package menu writes the CDI specs of berth's own devices: names that stand for requests. CDI
+// wants every name listed beforehand, so there is a finite menu of counts, models, MIG profiles and
+// single devices.
 //
-// None of the devices names a node or a file. Each carries one hook, which tells the request: under
-// a plain runtime the hook takes the lease, under berth's wrapper it is taken out and read. So the
-// spec doesn't depend on the driver's version or device numbers, and two containers with the same
-// CDI device get two leases.
+// None of the devices names a node or a file. Each has one hook with the request as its argument:
+// under a plain runtime the hook takes the lease; berth's wrapper reads the request and removes the
+// hook. So the spec doesn't depend on the driver's version or device numbers, and two containers
+// with the same CDI device get two leases.
 //
 // It is pure: the same inventory gives the same bytes.
 package menu
@@ -23,15 +23,15 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// Hook is the base name of berth's hook, by which its entries in a spec are known.
+// Hook is the base name of berth's hook. Entries of berth's in a spec are recognised by it.
 const Hook = "berth-hook"
 
 // The kinds of berth's devices.
 const (
 	KindGPUs = "berth/gpus" // requests
 	KindWith = "berth/with" // features and NICs to go with a request
-	// KindNVIDIA is that of NVIDIA's own tools, for what is configured with their
-	// names: nvidia.com/gpu=0, =all, =GPU-….
+	// KindNVIDIA is the kind that NVIDIA's own tools use, for configurations with their names:
+	// nvidia.com/gpu=0, =all, =GPU-….
 	KindNVIDIA = "nvidia.com/gpu"
 )
 
@@ -72,12 +72,12 @@ func Spec(kind string, inv gpu.Inventory, o Options) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// FileName is that of a kind's spec in a CDI directory.
+// FileName returns the name of a kind's spec file in a CDI directory.
 func FileName(kind string) string {
 	return "berth-" + strings.NewReplacer("/", "-", ".", "-").Replace(strings.TrimPrefix(kind, "berth/")) + ".json"
 }
 
-// entry is one name and what it asks for.
+// entry is one name and its request.
 type entry struct{ name, flag, value string }
 
 func listEntries(kind string, inv gpu.Inventory, o Options) []entry {
@@ -127,7 +127,7 @@ func (m *menu) addGPUs(inv gpu.Inventory) {
 	for _, c := range []wordCounter{models, profiles} {
 		for _, word := range c.words {
 			request(word, word)
-			for n := 1; n <= c.numbers[word]; n++ { // one has both names
+			for n := 1; n <= c.numbers[word]; n++ { // a single GPU has both names
 				value := word + ":" + strconv.Itoa(n)
 				request(value, value)
 			}
@@ -148,7 +148,7 @@ func (m *menu) addGPUs(inv gpu.Inventory) {
 	}
 }
 
-// addNICs lists what can be asked for of RDMA devices: those near the GPUs, counts, names.
+// addNICs lists the requests for RDMA devices: those near the GPUs, counts, names.
 func (m *menu) addNICs(inv gpu.Inventory) {
 	if len(inv.NICs) == 0 {
 		return

@@ -48,7 +48,7 @@ func Read(dirs []string) foreign.Registry {
 	return r
 }
 
-// toForeignSpec is a spec with those of its devices that count and aren't berth's.
+// toForeignSpec returns a spec with those of its devices that count and aren't berth's.
 func toForeignSpec(cache *cdi.Cache, s *cdi.Spec) foreign.Spec {
 	spec := foreign.Spec{Path: s.GetPath(), Kind: s.Kind, Edits: s.ContainerEdits}
 	for _, d := range s.Devices {
@@ -67,12 +67,12 @@ func isOwnDevice(d cdispecs.Device) bool {
 	})
 }
 
-// oneLineReason is an error of the library in one line.
+// oneLineReason returns an error of the library in one line.
 func oneLineReason(err error) string {
 	return strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "failed to load CDI Spec ")), " ")
 }
 
-// Validate reads one file as the library does, and says what is wrong with it.
+// Validate reads one file as the library does, and returns the library's error.
 func Validate(path string) (foreign.Spec, error) {
 	s, err := cdi.ReadSpec(path, 0)
 	if err != nil {

@@ -87,7 +87,7 @@ func (d Dir) EnsureMounted(ctx context.Context) error {
 	if d.IsMounted() {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(d.Mount), 0o755); err != nil { // a task may be what berth does first
+	if err := os.MkdirAll(filepath.Dir(d.Mount), 0o755); err != nil { // the data directory may be missing: a task can be the first use of berth
 		return err
 	}
 	held, err := lock.Create(ctx, d.Mount+".lock", 0o600, lock.Exclusive)
@@ -140,7 +140,7 @@ func (d Dir) mount() error {
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return markUnsupported(err)
 	}
-	// An older mount, of a directory that was removed since. EINVAL: there is none.
+	// Unmount an older mount, of a directory that was removed since. EINVAL: there is none.
 	if err := unix.Unmount(d.Mount, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
@@ -180,7 +180,7 @@ func openUserNamespace() (*os.File, error) {
 		return nil, fmt.Errorf("make a user namespace: %w", err)
 	}
 	users, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", process.Pid))
-	_ = process.Kill() // its parent knows that it hasn't been waited for
+	_ = process.Kill() // the process hasn't been waited for, so it exists
 	_, waitErr := process.Wait()
 	if err := errors.Join(err, waitErr); err != nil {
 		return nil, fmt.Errorf("open the user namespace: %w", err)

@@ -18,7 +18,7 @@ import (
 // sealLimit is far above a view of all devices of a node.
 const sealLimit = 1 << 20
 
-// seal is what was noted of a view when it was made.
+// seal describes a view at the time of its creation.
 type seal struct {
 	digest  string
 	devices []string
@@ -54,8 +54,8 @@ func checkView(dir string) error {
 	return nil
 }
 
-// digestTree identifies what the paths below root are: inodes, sizes, owners, modes and
-// times of the last change. What is added to a directory changes its time.
+// digestTree returns a digest of the paths below root: inodes, sizes, owners, modes and times of
+// the last change. A new entry of a directory changes the directory's time.
 func digestTree(root string, paths []string) (string, error) {
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

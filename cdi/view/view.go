@@ -30,8 +30,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree says what a directory holds, by clean paths relative to it. The directories
-// above files and links needn't be named.
+// Tree is the content of a directory, by clean paths relative to it. The directories above files
+// and links needn't be named.
 type Tree struct {
 	Dirs  []string
 	Files map[string]string // content
@@ -50,13 +50,14 @@ const (
 	maxViews = 256
 )
 
-// Store is a directory of views. Any number of processes may use one.
+// Store is a directory of views. Any number of processes may use it at once.
 type Store struct {
 	// Dir is made when it is needed. Only root may write to it.
 	Dir string
-	// InUse says whether a container may run on the view of these devices. nil: any may.
+	// InUse reports whether a container may run on the view of these devices. nil means that all
+	// views are in use.
 	InUse func(devices []string) bool
-	// DryRun has Get return paths only.
+	// DryRun makes Get return paths and create nothing.
 	DryRun bool
 }
 
@@ -122,8 +123,7 @@ func renameToView(temp, dir string) error {
 	return fmt.Errorf("%s is damaged repeatedly", dir)
 }
 
-// Prune removes the views that no container can run on, and what makers that were
-// killed left.
+// Prune removes the views that no container can run on, and incomplete views of killed processes.
 func (s Store) Prune() error {
 	names, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +148,7 @@ func (s Store) isUnused(dir string) bool {
 	file := filepath.Join(dir, sealName)
 	fi, err := os.Lstat(file)
 	if err != nil {
-		fi, err = os.Lstat(dir) // its creator was killed before it was complete
+		fi, err = os.Lstat(dir) // its creator was killed before the view was complete
 	}
 	if err != nil || time.Since(fi.ModTime()) < unusedGrace {
 		return false
@@ -224,6 +224,6 @@ func (t Tree) listPaths() []string {
 	for name := range all {
 		paths = append(paths, name)
 	}
-	slices.Sort(paths) // "." stands before all names of ours, a parent before what is in it
+	slices.Sort(paths) // "." sorts before all other names, and a parent before its entries
 	return paths
 }

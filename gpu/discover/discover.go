@@ -18,8 +18,8 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Inventory reads the node. A GPU that can't be read, or that the kernel module knows and the
-// library doesn't list, is in it as lost; an error means that there is no inventory. It Is
+// Inventory reads the node. GPUs that can't be read, and GPUs that the kernel module knows and the
+// library doesn't list, are listed as lost. On an error there is no inventory; the error Is
 // [gpu.ErrNoDriver] if there is no driver.
 func Inventory(ctx context.Context, source gpu.Source, h gpu.Host) (gpu.Inventory, error) {
 	report, err := source.Read(ctx)
@@ -49,7 +49,7 @@ func Inventory(ctx context.Context, source gpu.Source, h gpu.Host) (gpu.Inventor
 	}, nil
 }
 
-// facts are what the host's own trees say.
+// facts are what sysfs and procfs of the host say.
 type facts struct {
 	hostname     string
 	version      string
@@ -126,7 +126,7 @@ func findUnclaimed(reported []gpu.GPU, known []driver.GPU) []driver.GPU {
 	})
 }
 
-// fillIdentity fills in what isn't known of a GPU.
+// fillIdentity fills in from the kernel module what the library didn't report of a GPU's identity.
 func fillIdentity(g *gpu.GPU, d driver.GPU) {
 	g.PCI = d.PCI
 	g.Model = cmp.Or(g.Model, d.Model)
@@ -138,7 +138,7 @@ func fillIdentity(g *gpu.GPU, d driver.GPU) {
 	}
 }
 
-// fillCapabilities gives slices the minors of their capabilities.
+// fillCapabilities fills in the minors of the slices' capability nodes.
 func fillCapabilities(gpus []gpu.GPU, caps []driver.Capability) {
 	minors := map[string]int{}
 	for _, c := range caps {

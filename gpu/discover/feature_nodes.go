@@ -16,10 +16,10 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// maxFeatureNodes is more nodes than the drivers of all features together make.
+// maxFeatureNodes is far above the number of nodes that the drivers of all features make.
 const maxFeatureNodes = 4096
 
-// channels is where IMEX channels are, below the device tree.
+// channels is the directory of the IMEX channels, below the device tree.
 const channels = "nvidia-caps-imex-channels"
 
 // listFeatureNodes lists the host's device nodes of all features. A node counts only if it has the
@@ -51,7 +51,7 @@ func listFeatureNodes(h gpu.Host) ([]gpu.FeatureNode, error) {
 	return all, nil
 }
 
-// listFeaturePaths lists what has the name of such a node, below the device tree.
+// listFeaturePaths lists the paths below the device tree that have the name of a feature's node.
 func listFeaturePaths(h gpu.Host) ([]string, error) {
 	var paths []string
 	for _, dir := range []string{"", channels + "/"} {
@@ -95,8 +95,8 @@ func hasChannelNumber(e gpu.FeatureNode) bool {
 	return e.Feature != gpu.FeatureIMEX || e.Path == channels+"/channel"+strconv.Itoa(e.Minor)
 }
 
-// featureOf says by its path below /dev which feature a node is of, and the name
-// in /proc/devices that its major must have.
+// featureOf returns the feature to which the node at a path below /dev belongs, and the name that
+// its major must have in /proc/devices.
 func featureOf(path string) (feature, driverName string) {
 	switch {
 	case path == "gdrdrv":

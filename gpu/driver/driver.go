@@ -27,7 +27,7 @@ func Version(h gpu.Host) (string, error) {
 	return v, err
 }
 
-// procVersion is for trees where /sys is hidden.
+// procVersion reads the version where /sys is hidden.
 func procVersion(h gpu.Host) (string, error) {
 	text, err := smallfile.String(h.ProcPath("driver/nvidia/version"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,18 +85,18 @@ func Majors(h gpu.Host) ([]gpu.Major, error) {
 	return majors, nil
 }
 
-// Addresses lists the PCI addresses of the GPUs that the kernel module drives,
-// sorted: the names below /proc/driver/nvidia/gpus. One that NVML has lost stays.
+// Addresses lists the PCI addresses of the GPUs that the kernel module drives, sorted: the names
+// below /proc/driver/nvidia/gpus. GPUs that NVML has lost are still listed.
 func Addresses(h gpu.Host) ([]string, error) {
 	return smallfile.Names(h.ProcPath("driver/nvidia/gpus"))
 }
 
-// GPU is what the kernel module says of one GPU in its information file.
+// GPU is the content of one GPU's information file, which the kernel module writes.
 type GPU struct {
 	PCI   string
-	UUID  string // "" while the driver hasn't read it yet
+	UUID  string // "" until the driver has read it
 	Model string
-	Minor int // -1 if not said
+	Minor int // -1 if the file doesn't have it
 }
 
 // GPUs reads the information of every GPU, in the order of [Addresses].

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// MIG is how one GPU is cut into instances.
+// MIG is the layout of one GPU: its instances.
 type MIG struct {
 	Minor     int // of the GPU
 	Instances []Instance
@@ -79,8 +79,8 @@ func listNumbered(dir, prefix string) ([]int, error) {
 	return numbers, nil
 }
 
-// String is a layout in one line: "gpu0: 1.0 2.0; gpu3: 7.0 7.1", each a GPU
-// instance and a compute instance in it; an instance without any stands alone.
+// String is the layout in one line: "gpu0: 1.0 2.0; gpu3: 7.0 7.1", each a GPU instance and a
+// compute instance in it. An instance without compute instances is written alone.
 func (m MIG) String() string {
 	var b strings.Builder
 	b.WriteString("gpu" + strconv.Itoa(m.Minor) + ":")

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// DeviceFiles is how the driver wants its device nodes to be made.
+// DeviceFiles are the driver's parameters for its device nodes.
 type DeviceFiles struct {
 	// Modify is false when the driver asks user space to leave its nodes alone
 	// (the module parameter NVreg_ModifyDeviceFiles).
@@ -20,10 +20,10 @@ type DeviceFiles struct {
 	Mode     uint32 // permission bits
 }
 
-// defaultDeviceFiles is the driver's default, for modules that say nothing.
+// defaultDeviceFiles has the driver's defaults, for modules that publish no parameters.
 func defaultDeviceFiles() DeviceFiles { return DeviceFiles{Modify: true, Mode: 0o666} }
 
-// Params reads how the driver wants its nodes from /proc/driver/nvidia/params.
+// Params reads the parameters of the driver's device nodes from /proc/driver/nvidia/params.
 func Params(h gpu.Host) (DeviceFiles, error) {
 	return readDeviceFiles(h.ProcPath("driver/nvidia/params"))
 }

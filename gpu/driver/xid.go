@@ -34,8 +34,8 @@ const (
 
 // Xids reads the errors of GPUs from the kernel's log, since boot and as far as the log still has
 // them. It reads the whole log, which takes milliseconds, so container starts must not call it.
-// Records that programs have written don't count. Where the log isn't there or may not be read,
-// there are none.
+// Records that programs have written are skipped. If the log is missing or must not be read, the
+// result is empty.
 func Xids(h gpu.Host) ([]Xid, error) {
 	path := h.DevPath("kmsg")
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -51,7 +51,7 @@ func Xids(h gpu.Host) ([]Xid, error) {
 	for end, n := time.Now().Add(maxReading), 0; n < maxRecords && time.Now().Before(end); n++ {
 		size, err := unix.Read(fd, buf) // one record
 		switch {
-		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // the next record was overwritten meanwhile
+		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // EPIPE: the kernel has overwritten the next record
 			continue
 		case errors.Is(err, unix.EAGAIN), err == nil && size == 0:
 			return all, nil

@@ -11,7 +11,7 @@ import (
 // chooseForDemands chooses devices for each demand such that the other demands can still be met.
 // Demands with the fewest candidates come first.
 func (inv node) chooseForDemands(free []*demand, named, taken []gpu.Device) {
-	var cut, whole []*demand // they don't compete: a GPU that is cut is had whole only by name
+	var cut, whole []*demand // slices and whole GPUs don't compete: a GPU in MIG mode is granted whole only by name
 	for _, d := range free {
 		if d.pool[0].Parent != "" {
 			cut = append(cut, d)
@@ -118,14 +118,14 @@ func (inv node) hasNIC(left []candidate, n int, taken []gpu.Device) func(places 
 	}
 }
 
-// divideAmongParts cuts what the demands got into the parts' shares.
+// divideAmongParts divides the devices chosen for each demand among its parts.
 func (inv node) divideAmongParts(demands, free []*demand, parts int) [][]gpu.Device {
 	shares := make([][]gpu.Device, parts)
 	var scores [][]int
 	next := 0
 	for _, d := range demands {
 		if !d.IsByID() {
-			d = free[next] // in the order of the open ones
+			d = free[next] // free has the demands that name no devices, in the order of demands
 			next++
 		}
 		if len(d.sizes) == 1 {

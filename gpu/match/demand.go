@@ -40,8 +40,8 @@ func (inv node) shareGPUs(r request.Request, parts []request.Request, taken []gp
 	return inv.divideAmongParts(demands, free, len(parts)), nil
 }
 
-// checkPossible returns all demands, those that name no devices (open), and the devices that the
-// others name. It fails if the request couldn't be met even if nothing were taken.
+// checkPossible returns all demands, the demands that name no devices (open), and the devices that
+// the others name. It fails if the request couldn't be granted even if nothing were taken.
 func (inv node) checkPossible(r request.Request, parts []request.Request) (demands, open []*demand, named []gpu.Device, err error) {
 	if demands, err = inv.groupDemands(r, parts); err != nil {
 		return nil, nil, nil, err
@@ -89,7 +89,7 @@ func (inv node) groupDemands(r request.Request, parts []request.Request) ([]*dem
 	return all, nil
 }
 
-// ofRequest makes a part's error the whole request's.
+// ofRequest turns the error of one part into an error of the whole request.
 func ofRequest(r request.Request, err error) error {
 	if no, ok := err.(*Error); ok { //nolint:errorlint // never wrapped
 		no.Request = r.String()

@@ -49,7 +49,7 @@ func (inv node) countOfAll(p request.Request, parts []request.Request, rest []gp
 		left += boolToInt(!d.IsNIC())
 	}
 	for _, q := range parts[i+1:] {
-		if q.IsAll() { // several: they are told apart by the node
+		if q.IsAll() { // several parts ask for "all": the node decides how many devices fit part i
 			pool, _, _ := inv.candidatePool(p, p.Count())
 			return len(pool)
 		}
@@ -80,7 +80,7 @@ func (inv node) divideNICs(parts []request.Request, shares, found [][]gpu.Device
 			taken = append(taken, nics[k]...)
 		}
 		for _, d := range found[i] {
-			if !slices.Contains(taken, d) { // gone from the node, or chosen in another state of it
+			if !slices.Contains(taken, d) { // the NIC is gone, or the node's state at the time of the choice was different
 				nics[last] = append(nics[last], d)
 			}
 		}

@@ -13,11 +13,11 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// What a request can fail of. [Error] says which, and the details.
+// Reasons for which a node can't grant a request. [Error] has the details.
 var (
 	// ErrUnknown: the node knows no such model, profile, index, UUID or address.
 	ErrUnknown = errors.New("unknown device")
-	// ErrTooMany: more than the node has, so waiting is of no use.
+	// ErrTooMany: more than the node has, so waiting can't help.
 	ErrTooMany = errors.New("more than the node has")
 	// ErrBusy: the node has them, but not enough are free now.
 	ErrBusy = errors.New("not enough free")
@@ -25,31 +25,31 @@ var (
 	ErrLost = errors.New("device is lost")
 )
 
-// Error says why a node can't grant a request. For errors.Is it is what Err is.
+// Error says why a node can't grant a request. errors.Is compares Err.
 type Error struct {
 	// Err is ErrUnknown, ErrTooMany, ErrBusy, ErrLost or request.ErrBad.
 	Err error
 	// Request in canonical words.
 	Request string
-	// Wanted is how many devices were asked for, Total how many of the kind the
-	// node has in working order, Free how many of these nobody holds. They are
-	// set for ErrTooMany and ErrBusy.
+	// Wanted is how many devices were requested, Total how many of that kind the node has in
+	// working order, Free how many of these are free. They are set for ErrTooMany and ErrBusy.
 	Wanted, Total, Free int
-	// Busy are those of the taken devices that are in the way, for ErrBusy.
+	// Busy are the taken devices that would satisfy the request, for ErrBusy.
 	Busy []gpu.Device
-	// Known are the node's words of the kind that was unknown, in the node's
-	// order, and Suggestion is the nearest of them, if one is near. For ErrUnknown.
+	// Known are the names that the node has of the kind that was requested (indexes, models, …), in
+	// the node's order. Suggestion is the nearest of them, if one is near. Both are set for
+	// ErrUnknown.
 	Known      []string
 	Suggestion string
 
-	noun   string // what was asked for, for people
-	detail string // what else there is to say
+	noun   string // the kind of devices requested, for display
+	detail string // the rest of the message
 }
 
-// Is makes the error what Err is.
+// Is reports whether target is Err.
 func (e *Error) Is(target error) bool { return target == e.Err }
 
-// Error is one line that begins with the request.
+// Error is one line and begins with the request.
 func (e *Error) Error() string { return e.Request + ": " + e.reasonText() }
 
 func (e *Error) reasonText() string {
@@ -88,7 +88,7 @@ func (e *Error) knownText() string {
 	return "it has " + strings.Join(known, ", ")
 }
 
-// deviceNames returns devices as people call them.
+// deviceNames returns the devices' names for messages.
 func deviceNames(ds []gpu.Device) []string {
 	ns := make([]string, len(ds))
 	for i, d := range ds {
@@ -105,9 +105,9 @@ func deviceNames(ds []gpu.Device) []string {
 	return ns
 }
 
-// nounOf says what is asked for, in the plural; "" for ids.
+// nounOf returns the plural of the requested kind of device; "" for a request by name.
 func nounOf(r request.Request) string {
-	noun := "GPUs" // "all" can be slices too, but then it is never too many
+	noun := "GPUs" // a request for "all" may get slices, but never fails with ErrTooMany
 	switch {
 	case r.IsByID():
 		return ""
@@ -122,8 +122,8 @@ func nounOf(r request.Request) string {
 	return noun
 }
 
-// tooMany is the error of a request for more than total devices. It is
-// ErrUnknown instead if nothing on the node bears the name that was asked for.
+// tooMany is the error of a request for more than total devices. It is ErrUnknown if the node has
+// nothing of the requested name.
 func (inv node) tooMany(r request.Request, total, wanted int) error {
 	model, profile := r.Model(), r.Profile()
 	word := cmp.Or(model, profile)
@@ -191,7 +191,7 @@ func (inv node) unknownID(r request.Request, id string) error {
 		}
 	}
 	word := id
-	if !strings.Contains(id, "-") { // any index is near any other, any address too
+	if !strings.Contains(id, "-") { // indexes and addresses are all similar, so a suggestion would mean nothing
 		word = ""
 	}
 	return unknownError(r, "node has no device "+id, word, known)

@@ -66,7 +66,7 @@ func (inv node) gangNICs(parts []request.Request, shares [][]gpu.Device, taken [
 	return nics, nil
 }
 
-// gangCandidates lists what any part could get.
+// gangCandidates lists the devices that any of the parts could get.
 func (inv node) gangCandidates(r request.Request) ([]gpu.Device, error) {
 	if _, _, _, err := inv.checkPossible(r, r.Parts()); err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ func (inv node) findByID(r request.Request, id string) (candidate, error) {
 	return found[0], nil
 }
 
-// matchID returns what of the GPU at place i the id can mean.
+// matchID returns the GPU at place i, or those of its slices, that the id names.
 func (inv node) matchID(i int, id string) []candidate {
 	g := inv.GPUs[i]
 	var cs []candidate

@@ -16,7 +16,7 @@ import (
 // node is an inventory in which devices are chosen.
 type node struct{ gpu.Inventory }
 
-// candidate is a device that a request could get, with what decides about it.
+// candidate is a device that a request could get.
 type candidate struct {
 	gpu.Device
 	gpu int // place of the GPU, or of a slice's GPU, in Inventory.GPUs
@@ -57,7 +57,7 @@ func Choose(inventory gpu.Inventory, r request.Request, taken []gpu.Device) ([]g
 		return nil, err
 	}
 	if _, _, err := inv.nicPool(r); err != nil {
-		return nil, err // waiting doesn't help if the NIC doesn't exist
+		return nil, err // first, because waiting doesn't help if the NIC doesn't exist
 	}
 	shares, err := inv.shareGPUs(r, []request.Request{r}, taken)
 	if err != nil {
@@ -70,7 +70,7 @@ func Choose(inventory gpu.Inventory, r request.Request, taken []gpu.Device) ([]g
 	return slices.Concat(shares[0], named, nics), nil
 }
 
-// conflictingTaken lists what is taken and conflicts with a candidate.
+// conflictingTaken lists the taken devices that conflict with a candidate.
 func conflictingTaken(pool []candidate, taken []gpu.Device) []gpu.Device {
 	var all []gpu.Device
 	wanted, seen := setOf(toDevices(pool)), map[gpu.Device]bool{}
@@ -195,7 +195,7 @@ func (inv node) freeSlices(r request.Request, like func(*gpu.Slice) bool) []cand
 	return cs
 }
 
-// freeGPUs returns the places of the whole GPUs that anybody could get now.
+// freeGPUs returns the places of the whole GPUs that are free.
 func (inv node) freeGPUs(taken []gpu.Device) []int {
 	var free []int
 	for i, g := range inv.GPUs {

@@ -19,7 +19,7 @@ type adapter struct {
 	at   int   // place in Inventory.NICs
 	far  []int // from each of the GPUs
 	free bool
-	held int // by how many others it is leased
+	held int // how many other leases hold it
 }
 
 // matchNICs chooses NICs for the request, near the GPUs at those places. Among equally near NICs,
@@ -61,7 +61,7 @@ func (inv node) nicPool(r request.Request) (pool []adapter, wanted int, err erro
 	case r.NICs() == request.AutoNICs:
 		wanted = 1
 	case isNumber(r.NICs()):
-		wanted, _ = strconv.Atoi(r.NICs()) // at most three digits
+		wanted, _ = strconv.Atoi(r.NICs()) // text is a number of at most three digits
 	default:
 		pool, err = inv.namedNICs(r)
 		return pool, len(pool), err
@@ -94,7 +94,7 @@ func (inv node) namedNICs(r request.Request) ([]adapter, error) {
 	return pool, nil
 }
 
-// measureNICs fills in how far the NICs are from the GPUs, and who has them.
+// measureNICs fills in how far the NICs are from the GPUs, and how many leases hold them.
 func (inv node) measureNICs(pool []adapter, gpus []int, taken []gpu.Device) {
 	for i := range pool {
 		a := &pool[i]
@@ -242,7 +242,7 @@ func nicsBusy(r request.Request, pool []adapter, free, wanted int, taken []gpu.D
 		}
 	}
 	if r.NICs() == request.AutoNICs || !isNumber(r.NICs()) {
-		err.noun = "" // then they are named
+		err.noun = "" // otherwise the request names them
 	}
 	return err
 }
@@ -267,7 +267,7 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// distanceTo returns how far the NIC is from the GPU at a place, as distance does.
+// distanceTo returns the distance from the NIC to the GPU at a place, as [pathDistance] counts it.
 func distanceTo(n gpu.NIC, place int) int {
 	if place >= len(n.Near) {
 		return farthest
@@ -275,7 +275,7 @@ func distanceTo(n gpu.NIC, place int) int {
 	return pathDistance(n.Near[place])
 }
 
-// pathTo is how far the NIC is from the GPU at a place, in words.
+// pathTo returns the path from the NIC to the GPU at a place, for display.
 func pathTo(n gpu.NIC, place int) gpu.Path {
 	if place >= len(n.Near) || n.Near[place] == "" {
 		return "unknown"
@@ -283,7 +283,7 @@ func pathTo(n gpu.NIC, place int) gpu.Path {
 	return n.Near[place]
 }
 
-// farthest is the distance of what no path is known to.
+// farthest is the distance of an unknown path.
 const farthest = 5
 
 // pathDistance counts paths from the nearest: 0 for PIX, 1 for PXB, …

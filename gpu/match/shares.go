@@ -60,7 +60,7 @@ func (d *division) findShares() [][]int {
 	return d.improveShares()
 }
 
-// inOrder gives each share what comes next.
+// inOrder fills the shares in the order of the places.
 func (d *division) inOrder() [][]int {
 	shares := make([][]int, len(d.sizes))
 	next := 0

@@ -9,14 +9,15 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// packing chooses slices such that as few GPUs as possible lose their first slice.
+// packing chooses slices such that as few GPUs as possible lose their first slice. A GPU is begun
+// when it loses its first slice.
 type packing struct {
 	demands []*demand
 	// partial are the places of GPUs with at least one slice taken, whole those of GPUs with all
 	// slices free; both in order of preference.
 	partial, whole []int
-	free           []int   // how many slices each GPU has left for anybody
-	fit            [][]int // how many of them fit each demand
+	free           []int   // free slices of each GPU
+	fit            [][]int // those of them that fit each demand
 	// disjoint is set if no slice fits two demands. It is false only if one profile is requested under
 	// several conditions.
 	disjoint bool
@@ -25,7 +26,8 @@ type packing struct {
 // maxWhole is the largest number of whole GPUs for which all combinations are compared.
 const maxWhole = 16
 
-// packSlices chooses for demands of slices, which can all be met. taken are leased or named.
+// packSlices chooses slices for demands that can all be met. taken are the devices that are leased
+// or named.
 func (inv node) packSlices(demands []*demand, taken []gpu.Device) {
 	p := packing{demands: demands}
 	p.loadGPUs(inv.GPUs, setOf(taken))
@@ -77,8 +79,8 @@ func (p *packing) loadGPUs(gpus []gpu.GPU, held set) {
 	slices.SortFunc(p.whole, fewest)
 }
 
-// chooseWholeGPUs returns the whole GPUs that have to be begun: as few as can be, of these the
-// ones with the fewest slices, then the first in the order.
+// chooseWholeGPUs returns the GPUs to begin: as few as possible, of these the ones with the fewest
+// slices, then the first in the order.
 func (p *packing) chooseWholeGPUs() []int {
 	if len(p.whole) > maxWhole || !p.disjoint {
 		return p.chooseManyGPUs()
@@ -141,7 +143,8 @@ func (p *packing) chooseManyGPUs() []int {
 	return set
 }
 
-// hasEnough reports whether the begun GPUs and those of the set have enough.
+// hasEnough reports whether the GPUs in partial and those in set have enough slices for all
+// demands.
 func (p *packing) hasEnough(set []int) bool {
 	for i, d := range p.demands {
 		there := 0

@@ -25,7 +25,7 @@ type class struct {
 func newSupply(demands []*demand) *supply {
 	s := &supply{demands: demands}
 	if len(demands) < 2 {
-		return s // there is nothing to share
+		return s // a single demand shares with no other
 	}
 	s.of, s.known = map[string]int{}, map[string]bool{}
 	fits := map[string][]bool{}

@@ -38,7 +38,7 @@ func Make(h gpu.Host, wanted []Node) ([]Change, error) {
 	return changes, errors.Join(append(errs, unix.Close(dev))...)
 }
 
-// makeNode returns nil if the node is there already.
+// makeNode returns nil if the node exists already.
 func makeNode(dev int, n Node) (*Change, error) {
 	c := Change{Path: n.Path}
 	err := inDirectory(dev, n.Path, func(dir int, name string) error {
@@ -73,7 +73,7 @@ func (c Change) orNil() *Change {
 
 func (n Node) deviceNumber() uint64 { return unix.Mkdev(n.Major, n.Minor) }
 
-// makeNode makes the node under a name that nobody uses. The mode is set again after mknod, because
+// makeNode makes the node as name, which must not exist. The mode is set again after mknod, because
 // the umask restricts it; only root can write to the directory.
 func (n Node) makeNode(dir int, name string) error {
 	if err := unix.Mknodat(dir, name, unix.S_IFCHR|n.Mode, int(n.deviceNumber())); err != nil {
@@ -120,8 +120,8 @@ func readLink(dir int, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// inDirectory runs f in the directory of a path below dev, which is made if it
-// isn't there. No link is followed.
+// inDirectory calls f with the directory of a path below dev, and creates the directory if it is
+// missing. Links aren't followed.
 func inDirectory(dev int, path string, f func(dir int, name string) error) error {
 	sub, name := splitPath(path)
 	if sub == "" {
@@ -137,9 +137,9 @@ func inDirectory(dev int, path string, f func(dir int, name string) error) error
 	return errors.Join(f(dir, name), unix.Close(dir))
 }
 
-// replaceEntry makes something under a temporary name and renames it, so that nobody
-// sees it half made or finds nothing. The temporary name is this process's own; what
-// a killed one left under it goes first.
+// replaceEntry calls make with a temporary name and renames the result to name, so that other
+// processes see the old entry or the complete new one. The temporary name contains this process's
+// pid; what an earlier process with this pid left under it is removed first.
 func replaceEntry(dir int, name string, make func(temp string) error) error {
 	temp := fmt.Sprintf(".berth-%s-%d", name, os.Getpid())
 	if err := removeEntry(dir, temp); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/driver"
 )
 
-// Node is one character device as it should be.
+// Node is one character device to make.
 type Node struct {
 	// Path below the device tree: "nvidia0", "nvidia-caps/nvidia-cap12".
 	Path         string
@@ -105,7 +105,7 @@ func majorOf(majors []gpu.Major, names ...string) (uint32, bool) {
 	return 0, false
 }
 
-// Change is one thing that was made.
+// Change is one node or link that [Make] has made.
 type Change struct {
 	// Path below the device tree, of a node or of a link.
 	Path string
@@ -114,7 +114,7 @@ type Change struct {
 	Was string
 }
 
-// charLink is where the link to a node is, and what it says.
+// charLink returns the path of the node's link below the device tree, and the link's target.
 func (n Node) charLink() (path, target string) {
 	return fmt.Sprintf("char/%d:%d", n.Major, n.Minor), "../" + n.Path
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/berth-gpu/berth/gpu/driver"
 )
 
-// ErrNoModprobe means that there is no program that could load a module.
+// ErrNoModprobe means that no modprobe was found.
 var ErrNoModprobe = errors.New("no modprobe found")
 
-// modprobePrograms are where a system keeps it.
+// modprobePrograms are the usual paths of modprobe.
 func modprobePrograms() []string {
 	return []string{"/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe"}
 }
 
-// LoadUVM loads nvidia-uvm where the driver is loaded and that module isn't; CUDA needs it, and
-// nothing but a CUDA program's start would load it. It reports whether it has loaded the module.
-// programs are tried in order; none means the usual places of modprobe.
+// LoadUVM loads nvidia-uvm if the driver is loaded without it: CUDA needs it, and otherwise only
+// the start of a CUDA program loads it. It reports whether it has loaded the module. programs are
+// tried in order; none means the usual places of modprobe.
 func LoadUVM(ctx context.Context, h gpu.Host, programs ...string) (bool, error) {
 	if len(programs) == 0 {
 		programs = modprobePrograms()
@@ -47,7 +47,7 @@ func LoadUVM(ctx context.Context, h gpu.Host, programs ...string) (bool, error) 
 	return true, nil
 }
 
-// wantsUVM: the driver is there, its memory manager isn't.
+// wantsUVM reports whether the driver is loaded without nvidia-uvm.
 func wantsUVM(h gpu.Host) (bool, error) {
 	majors, err := driver.Majors(h)
 	if err != nil {

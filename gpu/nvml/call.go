@@ -10,21 +10,22 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// caller is how the library is called.
+// caller calls the library's functions, each with a time limit.
 type caller struct {
 	ctx     context.Context
 	timeout time.Duration
 	has     func(function string) bool
-	hung    *atomic.Bool // a call was given up
+	hung    *atomic.Bool // set when a call didn't return in time
 }
 
-// withLongerLimit is a caller for what may take longer.
+// withLongerLimit returns a caller for calls that may take longer: loading, and the first call for
+// a GPU.
 func (c caller) withLongerLimit() caller {
 	c.timeout *= 4
 	return c
 }
 
-// callError is a call that failed, in the library's words.
+// callError is a failed call, with the library's description.
 type callError struct {
 	function string
 	ret      nvml.Return
@@ -33,7 +34,7 @@ type callError struct {
 
 func (e *callError) Error() string { return e.function + ": " + e.words }
 
-// checkReturn makes an error of what isn't success.
+// checkReturn returns an error unless ret is SUCCESS.
 func checkReturn(function string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
@@ -41,7 +42,7 @@ func checkReturn(function string, ret nvml.Return) error {
 	return &callError{function: function, ret: ret, words: nvml.ErrorString(ret)}
 }
 
-// isReturn reports whether err is one of the library's codes.
+// isReturn reports whether err is a callError with one of these codes.
 func isReturn(err error, codes ...nvml.Return) bool {
 	var e *callError
 	if !errors.As(err, &e) {
@@ -55,7 +56,8 @@ func isReturn(err error, codes ...nvml.Return) bool {
 	return false
 }
 
-// isUnsupported: the GPU or the library doesn't have the thing that was asked for.
+// isUnsupported reports whether err means that the GPU or the library lacks the function or the
+// feature.
 func isUnsupported(err error) bool {
 	return isReturn(err, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND)
 }

@@ -48,7 +48,7 @@ func (d device) readPCI() error {
 	if d.out.PCI, err = sysfsAddress(info); err != nil {
 		return err
 	}
-	d.out.UUID = "LOST-" + d.out.PCI // until the true one is read
+	d.out.UUID = "LOST-" + d.out.PCI // replaced below, when the GPU's own is read
 	return nil
 }
 
@@ -97,7 +97,7 @@ func (d device) readArchitecture() error {
 	return err
 }
 
-// architectureName is "" for one that is newer than the header.
+// architectureName returns "" for an architecture that is newer than go-nvml's header.
 func architectureName(a nvml.DeviceArchitecture) string {
 	switch a {
 	case nvml.DEVICE_ARCH_KEPLER:
@@ -124,7 +124,7 @@ func architectureName(a nvml.DeviceArchitecture) string {
 
 func (d device) readMemory() error {
 	m, err := callFunction(d.caller, "nvmlDeviceGetMemoryInfo", d.nvml.GetMemoryInfo)
-	if isUnsupported(err) { // GPUs that share the CPU's memory
+	if isUnsupported(err) { // GPUs that share the CPU's memory report none
 		return nil
 	}
 	d.out.Memory = m.Total

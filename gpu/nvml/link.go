@@ -24,7 +24,7 @@ func (d device) readLinks() error {
 	return nil
 }
 
-// isAbsent: the GPU or the library has nothing of that number, or not now.
+// isAbsent reports whether err means that the GPU has no link of that number, or no active one.
 func isAbsent(err error) bool {
 	return isUnsupported(err) || isReturn(err, nvml.ERROR_INVALID_ARGUMENT)
 }
@@ -34,7 +34,7 @@ func (d device) readLink(readLink int) error {
 		return d.nvml.GetNvLinkRemoteDeviceType(readLink)
 	})
 	switch {
-	case isUnsupported(err): // libraries before 470: the address alone must do
+	case isUnsupported(err): // libraries before 470 have no such function; readPeer asks for the address
 	case err != nil:
 		return err
 	case kind == nvml.NVLINK_DEVICE_TYPE_SWITCH:

@@ -9,7 +9,7 @@ import (
 // readMIG reads MIG mode and, where it is on, every slice.
 func (d device) readMIG() error {
 	mode, err := callFunction(d.caller, "nvmlDeviceGetMigMode", func() (int, nvml.Return) {
-		current, _, ret := d.nvml.GetMigMode() // what is pending counts after a reset
+		current, _, ret := d.nvml.GetMigMode() // the pending mode takes effect at a reset
 		return current, ret
 	})
 	if isUnsupported(err) {
@@ -41,7 +41,7 @@ func (d device) readSlices() error {
 			return err
 		}
 		s, err := d.readSlice(handle)
-		if isNotFound(err) { // destroyed since
+		if isNotFound(err) { // destroyed meanwhile
 			continue
 		}
 		if err != nil {
@@ -53,7 +53,7 @@ func (d device) readSlices() error {
 	return nil
 }
 
-// isNotFound: there is no MIG device at that index.
+// isNotFound reports whether err means that there is no MIG device at the index.
 func isNotFound(err error) bool { return isReturn(err, nvml.ERROR_NOT_FOUND) }
 
 func (d device) readSlice(handle nvml.Device) (s gpu.Slice, err error) {

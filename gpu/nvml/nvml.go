@@ -112,8 +112,8 @@ func loadLibrary(name string) error {
 	return nil
 }
 
-// hasFunction reports whether the library has a function, under that name or a later
-// version's of it.
+// hasFunction reports whether the library has a function, under this name or that of a later
+// version of it.
 func (l *library) hasFunction(name string) bool {
 	for _, version := range []string{"", "_v2", "_v3"} {
 		if l.nvml.Extensions().LookupSymbol(name+version) == nil {
@@ -149,7 +149,7 @@ func (l *library) streamReadings(start probe.Start, send func(probe.Message) err
 	if err := send(probe.Message{Start: &start}); err != nil {
 		return err
 	}
-	readings := make(chan probe.Reading, start.GPUs) // room for all: no reader is ever blocked
+	readings := make(chan probe.Reading, start.GPUs) // buffered for all GPUs, so that no goroutine blocks after an early return
 	for i := range start.GPUs {
 		go func() { readings <- l.readGPU(i) }()
 	}

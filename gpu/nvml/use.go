@@ -32,7 +32,7 @@ func (m *Meter) Measure(uuids []string) []probe.Use {
 	all := make([]probe.Use, 0, len(uuids))
 	for _, uuid := range uuids {
 		u := probe.Use{UUID: uuid}
-		if m.l.hung.Load() { // the driver's locks are taken: each further call would last as long
+		if m.l.hung.Load() { // the call that hangs may hold a lock of the driver: each further call would time out too
 			u.Error = "not asked, because an earlier call of NVML did not return"
 		} else if err := m.measureUse(&u); err != nil {
 			u.Error = err.Error()
@@ -53,7 +53,7 @@ func (m *Meter) measureUse(u *probe.Use) error {
 	switch {
 	case err == nil:
 		u.Memory, u.Total = memory.Used, memory.Total
-	case !isUnsupported(err): // GPUs that share the CPU's memory don't say
+	case !isUnsupported(err): // GPUs that share the CPU's memory report none
 		return err
 	}
 	rates, err := callFunction(m.l.caller, "nvmlDeviceGetUtilizationRates", d.GetUtilizationRates)
@@ -61,15 +61,15 @@ func (m *Meter) measureUse(u *probe.Use) error {
 	case err == nil:
 		busy := int(rates.Gpu)
 		u.Busy = &busy
-	case !isUnsupported(err) && !isReturn(err, nvml.ERROR_INVALID_ARGUMENT): // what slices are answered
+	case !isUnsupported(err) && !isReturn(err, nvml.ERROR_INVALID_ARGUMENT): // the library's answer for slices
 		return err
 	}
 	u.Processes = m.readProcesses(d)
 	return nil
 }
 
-// readProcesses lists the processes that compute on a device, clients of MPS included. What the
-// driver doesn't tell, as to users other than root, is left out.
+// readProcesses lists the processes that compute on a device, clients of MPS included. Values that
+// the driver hides, for instance from users other than root, are left out.
 func (m *Meter) readProcesses(d nvml.Device) (all []probe.Process) {
 	for function, list := range map[string]func() ([]nvml.ProcessInfo, nvml.Return){
 		"nvmlDeviceGetComputeRunningProcesses":    d.GetComputeRunningProcesses,

@@ -44,12 +44,12 @@ func (c Child) Read(ctx context.Context) (gpu.Report, error) {
 	return run.readReport(ctx, timeout)
 }
 
-// childRun is one living child.
+// childRun is one running child.
 type childRun struct {
 	path     string
 	cmd      *exec.Cmd
 	messages chan Message
-	ended    chan error // one value: why no more messages come; nil after Done or a death
+	ended    chan error // gets one value, the child's error, when no more messages come; nil after a normal end
 	quit     chan struct{}
 	stderr   *outputHead
 }
@@ -60,7 +60,7 @@ func (c Child) startReading() (*childRun, error) {
 		messages: make(chan Message), ended: make(chan error, 1), quit: make(chan struct{}),
 	}
 	r.cmd.Env, r.cmd.Stderr = c.Env, r.stderr
-	r.cmd.WaitDelay = time.Second // for those that inherited its standard error
+	r.cmd.WaitDelay = time.Second // for processes that have inherited the child's standard error
 	stdout, err := r.cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", c.Path, err)
@@ -76,7 +76,7 @@ func (c Child) startReading() (*childRun, error) {
 // running after Read has returned if the child can't be killed.
 func (r *childRun) forwardMessages(stdout io.Reader) {
 	err := r.decodeMessages(stdout)
-	if err != nil { // the child may be blocked by output that nobody reads
+	if err != nil { // the child may be blocked in a write to a pipe that is no longer read
 		r.ended <- errors.Join(err, r.killChild(), r.cmd.Wait())
 		return
 	}
@@ -129,7 +129,7 @@ func (r *childRun) finishReport(c collector, missing string) (gpu.Report, error)
 	return c.closeReport(missing)
 }
 
-// killChild ends the child. One that has ended already is no error.
+// killChild kills the child. It is no error if the child has ended.
 func (r *childRun) killChild() error {
 	if err := r.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill %s: %w", r.path, err)
@@ -149,7 +149,7 @@ func (r *childRun) exitReason(err error) string {
 	return text
 }
 
-// outputHead keeps the beginning of the text that is written to it.
+// outputHead keeps the beginning of what is written to it.
 type outputHead struct {
 	mu    sync.Mutex
 	start []byte
@@ -163,8 +163,8 @@ func (w *outputHead) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the text in one line. Of the dump that Go's runtime writes when the library crashes,
-// it is the beginning, which has the signal.
+// String returns the text in one line. For the dump that Go's runtime writes when the library
+// crashes, this is the beginning of the dump, which has the signal.
 func (w *outputHead) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// Stream is a source that hands out what it learns as soon as it knows it.
+// Stream is a source that reports each fact as soon as it knows it.
 type Stream interface {
 	// Stream sends one message with Start, then one with GPU for each index
 	// below Start.GPUs in any order, and ends. It calls send from one goroutine
@@ -58,7 +58,7 @@ type Failure struct {
 	NoDriver *gpu.NoDriverError `json:"no_driver,omitempty"`
 }
 
-// maxGPUs is more than any node has; a larger count is nonsense from a library.
+// maxGPUs is more than any node has; a library that counts more is broken.
 const maxGPUs = 1024
 
 // Collect reads a stream to its end, in this process.
@@ -116,7 +116,7 @@ func (c *collector) closeReport(missing string) (gpu.Report, error) {
 	return r, nil
 }
 
-// Lost is a GPU of which nothing but its place is known.
+// Lost returns a GPU of which only the index is known.
 func Lost(index int, reason string) gpu.GPU {
 	return gpu.GPU{UUID: fmt.Sprintf("LOST-%d", index), Index: index, Minor: -1, NUMA: -1, Lost: reason}
 }

@@ -20,7 +20,7 @@ type Use struct {
 	// Busy is the share of the last moments in which something ran, in percent; nil if the driver
 	// doesn't report it, as for a slice.
 	Busy *int `json:"busy,omitempty"`
-	// Processes compute on the device. Those that only draw aren't among them.
+	// Processes compute on the device. Processes that only render aren't listed.
 	Processes []Process `json:"processes,omitempty"`
 	// Error says why nothing is known.
 	Error string `json:"error,omitempty"`
@@ -64,7 +64,7 @@ type Gauge struct {
 	run *gaugeChild
 }
 
-// gaugeChild is one living child.
+// gaugeChild is one running child.
 type gaugeChild struct {
 	cmd     *exec.Cmd
 	ask     io.WriteCloser
@@ -155,7 +155,7 @@ func (g *gaugeChild) measureUses(ctx context.Context, uuids []string, limit time
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	go func() { _, _ = g.ask.Write(append(question, '\n')) }() // a child that doesn't read doesn't answer
+	go func() { _, _ = g.ask.Write(append(question, '\n')) }() // if the child doesn't read, no answer comes, and the timer ends the wait
 	select {
 	case a := <-g.answers:
 		return a.uses, a.err
@@ -168,8 +168,8 @@ func (g *gaugeChild) measureUses(ctx context.Context, uuids []string, limit time
 
 // killChild kills the child and doesn't wait for its death; see Child.Read.
 func (g *gaugeChild) killChild() {
-	_ = g.ask.Close()        // it ends by itself
-	_ = g.cmd.Process.Kill() // unless it hangs; one that has ended is no error
+	_ = g.ask.Close()        // the child then ends by itself
+	_ = g.cmd.Process.Kill() // in case it hangs; the error of a child that has ended is ignored
 	go func() {
 		for a := range g.answers {
 			if a.err != nil {

@@ -40,7 +40,7 @@ func canonicalIndex(w string) (string, bool) {
 	return strconv.Itoa(n), ok
 }
 
-// isUUIDText takes what may follow "GPU-": a UUID or the beginning of one.
+// isUUIDText reports whether w may follow "GPU-": it is a UUID or the beginning of one.
 func isUUIDText(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789abcdefghijklmnopqrstuvwxyz-") == "" && s[0] != '-'
 }

@@ -29,7 +29,7 @@ func SaveProcesses(path, bootID string, devices map[string][]gpu.Process) error 
 }
 
 // LoadProcesses reads the file: the boot in which the processes were found, and the processes by
-// UUID of the device. A file that others than root could have written says nothing.
+// UUID of the device. A file that users other than root could have written is ignored.
 func LoadProcesses(path string) (bootID string, devices map[string][]gpu.Process) {
 	data, err := readSnapshotFile(path)
 	if err != nil {

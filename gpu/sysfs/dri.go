@@ -33,7 +33,7 @@ func DRI(h gpu.Host, address string) ([]gpu.DRINode, error) {
 		if err != nil {
 			return nil, err
 		}
-		if number == "" { // it went away meanwhile
+		if number == "" { // the device was removed meanwhile
 			continue
 		}
 		_, digits, _ := strings.Cut(number, ":")
@@ -48,8 +48,8 @@ func DRI(h gpu.Host, address string) ([]gpu.DRINode, error) {
 }
 
 // Displays lists the graphics nodes of cards that only drive displays and can't compute: those of a
-// server's management controller, of a virtual machine, and Intel's in the processor. Whatever isn't
-// known as one of them is left out.
+// server's management controller, of a virtual machine, and Intel's in the processor. Other and
+// unknown cards aren't listed.
 func Displays(h gpu.Host) ([]gpu.DRINode, error) {
 	root := h.SysPath("class/drm")
 	names, err := smallfile.Names(root)
@@ -108,8 +108,8 @@ func MaxMinor(h gpu.Host) (highest int, err error) {
 	return highest, nil
 }
 
-// isDisplay knows cards by their PCI vendor. Intel's accelerators are cards of their
-// own, and its displays always at one place.
+// isDisplay recognises displays by their PCI vendor. Intel's accelerators are separate cards, and
+// Intel's displays are always at the same address.
 func isDisplay(vendor, address string) bool {
 	const aspeed, matrox, qemu, intel = "0x1a03", "0x102b", "0x1234", "0x8086"
 	switch vendor {

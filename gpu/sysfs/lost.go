@@ -31,12 +31,12 @@ func MarkLost(h gpu.Host, gpus []gpu.GPU) []gpu.GPU {
 	return gpus
 }
 
-// OffBus says why a GPU can't be reached on the PCI bus any more; "" if it can be, or if
-// that isn't known. Reads of a device that fell off the bus give ones. The whole header is
-// compared: the ids alone of a virtual function are ones, too. A device in D3cold is left
-// alone, because the kernel would wake it to read its configuration space.
+// OffBus returns the reason why a GPU can't be reached on the PCI bus any more; "" if it can be, or
+// if that isn't known. A device that fell off the bus reads as all ones. The whole header is
+// compared, because the ids alone of a virtual function are all ones, too. A device in D3cold isn't
+// read, because the kernel would wake it to read its configuration space.
 //
-// That /sys has no such device counts only for a GPU that was there when it was discovered,
+// A device that is missing in /sys counts as lost only if it was there when it was discovered,
 // which its CPUs show: sandboxes and containers can have GPUs that their /sys doesn't list.
 func OffBus(h gpu.Host, g gpu.GPU) string {
 	if !isPCIAddress(g.PCI) {
@@ -57,7 +57,7 @@ func OffBus(h gpu.Host, g gpu.GPU) string {
 		return ""
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written
-	var header [64]byte                   // what users other than root can read
+	var header [64]byte                   // the part that users other than root can read
 	if n, err := unix.Pread(fd, header[:], 0); err != nil || n < len(header) {
 		return ""
 	}

@@ -6,20 +6,20 @@ import "bytes"
 const (
 	maxText     = 254 // bytes of a name or a value
 	maxAttrs    = 16  // of an element
-	maxElements = 256 // that it knows, of a file
+	maxElements = 256 // known elements of a file
 	maxDepth    = 64  // more than any machine has, and than we recurse
 )
 
-// element is one of the file.
+// element is one element of the file.
 type element struct {
 	name       string
 	line       int
 	attributes map[string]string
-	count      int // of attributes
+	count      int // number of attributes
 	elements   []element
 }
 
-// scanner goes through the text once.
+// scanner reads the text once, from the beginning to the end.
 type scanner struct {
 	text  []byte
 	at    int
@@ -155,7 +155,7 @@ func (s *scanner) readOpeningTag() (e element, open bool, err error) {
 	for s.hasPrefix(" ") {
 		s.at++
 		if s.hasPrefix(">") || s.hasPrefix("/>") {
-			break // a last space is harmless
+			break // a space before the end of the tag is harmless
 		}
 		if err := s.readAttribute(&e); err != nil {
 			return e, false, err
@@ -201,13 +201,13 @@ func (s *scanner) readAttribute(e *element) error {
 		return errorAt(s.line, "%s of <%s> has no value in quotes right behind it", name, e.name)
 	}
 	value, err := s.readQuoted(name)
-	if _, twice := e.attributes[name]; !twice { // of doubles NCCL finds the first
+	if _, twice := e.attributes[name]; !twice { // NCCL uses the first of duplicate attributes
 		e.attributes[name] = value
 	}
 	return err
 }
 
-// readQuoted reads ="VALUE". NCCL knows no entities: what stands there is the value.
+// readQuoted reads ="VALUE". NCCL decodes no entities.
 func (s *scanner) readQuoted(name string) (string, error) {
 	quote := s.text[s.at+1]
 	s.at += 2
@@ -224,7 +224,7 @@ func (s *scanner) readQuoted(name string) (string, error) {
 	return string(value), nil
 }
 
-// readWord reads up to what ends a name.
+// readWord reads up to a character that ends a name.
 func (s *scanner) readWord() (string, error) {
 	end := bytes.IndexAny(s.text[s.at:], " >/=\n\r\t<\"'")
 	if end < 0 {

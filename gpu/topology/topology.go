@@ -1,12 +1,12 @@
-// Package topology reads the files in which a machine's topology is told to NCCL: the
-// one that a virtual machine's host writes, or an admin.
+// Package topology reads NCCL's topology files, in which the host of a virtual machine, or an
+// admin, describes the machine to NCCL.
 //
-// NCCL's own reader knows a small part of XML and is silent about the rest, or ends the
-// job with a line that names no file. This one is as strict, and says which line breaks
-// which rule. The rules are those of NCCL 2.30 (src/graph/xml.cc, xml.h and topo.cc).
+// NCCL's own reader knows a small part of XML. It ignores other input without a message, or ends
+// the job with a line that names no file. This reader is as strict, and names the line and the rule
+// that it breaks. The rules are those of NCCL 2.30 (src/graph/xml.cc, xml.h and topo.cc).
 //
-// It decides nothing by what it reads, and writes no such file: on real machines NCCL
-// reads /sys, which knows better.
+// berth decides nothing by these files and writes none: on real machines NCCL reads /sys, which is
+// more accurate.
 package topology
 
 import (
@@ -18,12 +18,12 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// System is what a file says of a machine.
+// System is the content of a file.
 type System struct {
 	CPUs []CPU
 }
 
-// CPU is a NUMA node, with what hangs on it.
+// CPU is a NUMA node and the PCI devices below it.
 type CPU struct {
 	NUMA    int
 	Devices []Device
@@ -74,7 +74,7 @@ func Parse(data []byte) (System, error) {
 	found := false
 	for _, e := range all {
 		if e.name != "system" {
-			continue // which NCCL passes over
+			continue // NCCL ignores it
 		}
 		if found {
 			return System{}, errorAt(e.line, "a second <system>: NCCL takes the first for the machine")
@@ -204,7 +204,8 @@ func checkNets(e element) error {
 	return nil
 }
 
-// numberAttribute is an attribute that has to be there: NCCL takes what is no number for 0.
+// numberAttribute returns a required attribute. A value that isn't a number is an error, because
+// NCCL would read it as 0.
 func (e element) numberAttribute(name string) (int, error) {
 	text, ok := e.attributes[name]
 	if !ok {
@@ -217,7 +218,8 @@ func (e element) numberAttribute(name string) (int, error) {
 	return int(n), nil
 }
 
-// isAddress takes what a virtual machine makes of addresses too: "ffff:ff:01.0".
+// isAddress reports whether s is a PCI address, also one that a virtual machine has made up:
+// "ffff:ff:01.0".
 func isAddress(s string) bool {
 	domain, rest, _ := strings.Cut(s, ":")
 	bus, rest, _ := strings.Cut(rest, ":")

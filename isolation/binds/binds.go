@@ -1,14 +1,13 @@
-// Package binds limits what bind mounts bring into a container of what the host's tasks share:
-// the kernel's file systems (cgroups, sysfs, procfs, and what is mounted in them) and the
-// driver's files.
+// Package binds restricts bind mounts of what all tasks of the host share: the kernel's file
+// systems (cgroups, sysfs, procfs, and what is mounted in them) and the driver's files.
 //
-// Root in a container needs no capability to write to these where its container has a
-// writable bind mount of them: it could move itself into a cgroup without device rules,
-// write a GPU's PCI configuration, unbind its driver, or write to another task's memory.
+// Root in a container needs no capability to write to these through a writable bind mount: it could
+// move itself into a cgroup without device rules, write a GPU's PCI configuration, unbind its
+// driver, or write to another task's memory.
 //
-// The result holds a container that can't mount. One with CAP_SYS_ADMIN can remount what is
-// read-only here. The sources of the mounts are trusted: they are those of an engine's user,
-// and not an image's.
+// The restrictions hold for a container that can't mount. A container with CAP_SYS_ADMIN can
+// remount what is read-only here. The sources of the mounts are trusted: an engine's user chooses
+// them, and an image can't.
 package binds
 
 import (
@@ -158,7 +157,7 @@ func isInCgroups(name string, points []point) (is bool) {
 	return is
 }
 
-// restrictBind restricts a bind mount whose source lies in what is protected.
+// restrictBind restricts a bind mount whose source lies in a protected directory.
 func (h Host) restrictBind(m specs.Mount, src string, points []point) (specs.Mount, error) {
 	for _, p := range points {
 		// The path as written is checked too, because /proc/PID/root can't be resolved by its text.
@@ -240,7 +239,7 @@ func isBelow(path, dir string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// point is the mount point of a file system of the kernel.
+// point is one mount point of a kernel file system.
 type point struct {
 	path   string
 	isProc bool

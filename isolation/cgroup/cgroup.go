@@ -78,7 +78,7 @@ func Detect(mount string) (Hierarchy, error) {
 	return Hierarchy{Version: V1, Root: devices, Mount: mount, Controller: "devices", Hybrid: hybrid}, nil
 }
 
-// fsType is the magic number of the file system at path, 0 if there is none.
+// fsType returns the magic number of the file system at path, 0 if there is none.
 func fsType(path string) int64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -116,8 +116,8 @@ func (h Hierarchy) HasController(controller string) bool {
 	return err == nil && slices.Contains(names, controller)
 }
 
-// controllerDir is the directory of the cgroup at path in the tree of a controller.
-// It need not exist.
+// controllerDir returns the directory of the cgroup at path in the tree of a controller. It need
+// not exist.
 func (h Hierarchy) controllerDir(controller, path string) string {
 	if h.Version == V2 {
 		return filepath.Join(h.Root, path)
@@ -172,9 +172,8 @@ func (h Hierarchy) ListTrees() ([]Hierarchy, error) {
 	return all, nil
 }
 
-// Dir is where the cgroup at path is in the file system. A path that isn't
-// absolute or that has an element ".." is ErrPath: such a path is either hostile
-// or was made in another cgroup namespace.
+// Dir returns the directory of the cgroup at path. A path that isn't absolute or that has an
+// element ".." is ErrPath: such a path is either hostile or was made in another cgroup namespace.
 func (h Hierarchy) Dir(path string) (string, error) {
 	clean, err := cleanPath(path)
 	if err != nil {

@@ -82,10 +82,10 @@ func (h Hierarchy) walkCgroups(path string, f func(member) error) error {
 	return walkDirectory(dir, f)
 }
 
-// level is one cgroup on the way from the top of a walk to where it is.
+// level is one cgroup on the way from the top of a walk to its current cgroup.
 type level struct {
 	name     string
-	children []string // not yet walked
+	children []string // children that are still to be walked
 }
 
 // walkDirectory is walkCgroups for a directory. A container that can mount cgroupfs decides how deep the

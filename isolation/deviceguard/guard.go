@@ -36,11 +36,11 @@ import (
 // ErrOff: the guard isn't installed.
 var ErrOff = errors.New("the device guard is off")
 
-// ErrUnavailable: this process may not use BPF, or the kernel hasn't got it. Whether the guard is on
+// ErrUnavailable: this process may not use BPF, or the kernel lacks it. Whether the guard is on
 // isn't known then.
 var ErrUnavailable = errors.New("BPF can't be used")
 
-// programName is how bpftool shows the program, and how Open finds it.
+// programName is the program's name in bpftool. Open finds the program by it.
 const programName = "berth_guard"
 
 // Sizes of the maps. Entries are allocated when they are needed.
@@ -84,8 +84,8 @@ type Rules struct {
 	Cgroups map[uint64]Entry
 	// RootAllowed lets the host's root open every device in cgroups without an entry.
 	RootAllowed bool
-	// PIDNamespace is a file such as /proc/1/ns/pid: who runs in another PID namespace isn't the
-	// host's root.
+	// PIDNamespace is a file such as /proc/1/ns/pid. A process in another PID namespace doesn't
+	// count as the host's root.
 	PIDNamespace string
 }
 
@@ -154,7 +154,7 @@ func Install(root string, r Rules) (err error) {
 	return nil
 }
 
-// Remove detaches the program. It is no error if there is none.
+// Remove detaches the program. It is no error if none is attached.
 func Remove(root string) (err error) {
 	dir, err := os.Open(root)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// programName of what [Apply] attaches, as bpftool shows it.
+// programName is the name of the program that [Apply] attaches, as bpftool shows it.
 const programName = "berth_devices"
 
 // Apply replaces the device rules of the cgroup at path by these rules followed by [Defaults]. It is
@@ -52,8 +52,8 @@ func replaceAll(dir string, rules []edits.Rule) error {
 	return withProgram(dir, rules, programName, func(d *os.File, l loaded) error { return l.replacePrograms(int(d.Fd())) })
 }
 
-// withProgram loads the program of these rules by that name, and calls use with the open
-// directory of the cgroup. Both are closed afterwards.
+// withProgram loads a program with this name for these rules, and calls use with the open directory
+// of the cgroup. Both are closed afterwards.
 func withProgram(dir string, rules []edits.Rule, name string, use func(*os.File, loaded) error) (err error) {
 	p, err := Compile(rules)
 	if err != nil {

@@ -65,7 +65,7 @@ func (p Program) loadProgram(name string) (l loaded, err error) {
 	return programOf(fd)
 }
 
-// openProgram holds the program of this id; ErrNotExist if it is gone.
+// openProgram opens the program with this id; the error Is ErrNotExist if the program is gone.
 func openProgram(id uint32) (loaded, error) {
 	attr := struct{ id, next, flags uint32 }{id: id}
 	fd, err := bpfCall(unix.BPF_PROG_GET_FD_BY_ID, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
@@ -80,7 +80,7 @@ func programOf(fd int) (loaded, error) {
 	var info struct {
 		kind, id uint32
 		tag      [8]byte
-		_        [48]byte // lengths and addresses of what isn't asked for
+		_        [48]byte // fields for data that isn't requested: lengths and addresses
 		name     [16]byte
 	}
 	attr := struct {

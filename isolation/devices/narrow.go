@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// narrowName of the program of a cgroup that was narrowed, as bpftool shows it.
+// narrowName is the name of the program that Deny adds, as bpftool shows it.
 const narrowName = "berth_narrow"
 
 // AllowsAll reports whether the list allows every device.

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// outerName of the program of an outer cgroup, as bpftool shows it.
+// outerName is the name of an outer cgroup's program, as bpftool shows it.
 const outerName = "berth_outer"
 
 // ErrInUse means that a cgroup can't be changed or removed because processes run in it. It also Is
@@ -233,7 +233,7 @@ func removeOuterCgroup(ctx context.Context, h cgroup.Hierarchy, path string) (er
 	return err
 }
 
-// lockExisting locks the cgroup; nil if it doesn't exist.
+// lockExisting locks the cgroup. It returns nil if there is no such cgroup.
 func lockExisting(ctx context.Context, h cgroup.Hierarchy, dir string) (*cgroupLock, error) {
 	for {
 		d, err := lockDir(ctx, h, dir)
@@ -243,7 +243,7 @@ func lockExisting(ctx context.Context, h cgroup.Hierarchy, dir string) (*cgroupL
 		if _, err := os.Stat(dir); errors.Is(err, unix.ENOENT) {
 			return nil, nil
 		}
-		if err := ctx.Err(); err != nil { // a canceled context, as of a sweep, has one try
+		if err := ctx.Err(); err != nil { // a canceled context means a single try
 			return nil, err
 		}
 	}

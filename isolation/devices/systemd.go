@@ -22,7 +22,7 @@ const systemdDir = "/run/systemd/system"
 // ("50-DeviceAllow.conf"), so it takes precedence.
 const dropIn = "50-berth-devices.conf"
 
-// outerDropIn is what systemd is told of an outer slice.
+// outerDropIn is the drop-in of an outer slice.
 const (
 	outerDropIn = "50-berth-outer.conf"
 	outerText   = "# Written by berth; gone when the container is.\n[Unit]\nStopWhenUnneeded=yes\n"
@@ -138,7 +138,7 @@ func RemoveUnitFiles(dir, unit string) error {
 			return fmt.Errorf("remove drop-ins of %s: %w", unit, err)
 		}
 	}
-	_ = os.Remove(dir) // unless somebody else's files are in it
+	_ = os.Remove(dir) // fails if the directory has other files
 	return nil
 }
 

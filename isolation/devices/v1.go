@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/edits"
 )
 
-// writeList makes the exceptions of a cgroup of version 1 be the rules.
+// writeList makes the exceptions of a cgroup of version 1 equal to the rules.
 func writeList(dir string, rules []edits.Rule) error {
 	want, err := reduceRules(rules)
 	if err != nil {

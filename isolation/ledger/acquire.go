@@ -61,7 +61,7 @@ func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) {
 	return l.waitForTurn(ctx, a)
 }
 
-// ownCgroup returns the cleaned path, or "" for the root cgroup, which can't be a container's own.
+// ownCgroup returns the cleaned path, or "" for the root cgroup, which is never a container's own.
 func ownCgroup(path string) string {
 	if path == "" {
 		return ""
@@ -203,7 +203,7 @@ func (has Owner) isBoundTo(o Owner) bool {
 		has.Container == cmp.Or(has.Container, o.Container) && has.Bundle == cmp.Or(has.Bundle, o.Bundle)
 }
 
-// boundOwner is the owner of a lease that is bound to what o says.
+// boundOwner returns the owner of a lease after Bind with o.
 func (tx *transaction) boundOwner(owner, o Owner) Owner {
 	owner.Process = o.Process
 	owner.Reaper = o.Process.Namespace == tx.me.Namespace && tx.ledger.world.Reaper(o.Process.PID)

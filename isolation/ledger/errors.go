@@ -26,9 +26,9 @@ var (
 	ErrNotFound = errors.New("no such lease")
 	// ErrHolds: the container has a lease already; it can't get a second one.
 	ErrHolds = errors.New("container has a lease already")
-	// ErrLive: the lease stays, because its holder lives, or can't be told to be dead.
+	// ErrLive: the lease stays, because its holder lives or isn't proven to be dead.
 	ErrLive = errors.New("holder still lives")
-	// ErrLocked: somebody held the lock for too long. [LockError] has the details.
+	// ErrLocked: another process held the lock for too long. [LockError] has the details.
 	ErrLocked = errors.New("ledger is locked")
 )
 
@@ -43,11 +43,11 @@ func (e *FileError) Error() string { return e.Path + ": " + e.Kind.Error() + ": 
 
 func (e *FileError) Unwrap() error { return e.Kind }
 
-// LockError says who holds the lock. It is ErrLocked for errors.Is, and also the
+// LockError names the process that holds the lock. It is ErrLocked for errors.Is, and also the
 // context's error if that ended the wait.
 type LockError struct{ *lock.HeldError }
 
-// Is makes the error ErrLocked.
+// Is reports whether target is ErrLocked.
 func (e *LockError) Is(target error) bool { return target == ErrLocked }
 
 func (e *LockError) Unwrap() error { return e.HeldError }
@@ -68,7 +68,7 @@ type BusyError struct {
 	Waited time.Duration
 }
 
-// Is makes the error ErrBusy.
+// Is reports whether target is ErrBusy.
 func (e *BusyError) Is(target error) bool { return target == match.ErrBusy }
 
 // Limits on the holders, and on the devices of each, that an error names: a node can have hundreds.
@@ -77,7 +77,8 @@ const (
 	named  = 16
 )
 
-// Error is one line: what was asked, what is free, who holds the rest since when.
+// Error is one line: the request, the number of free devices, and the holders of the others with
+// the age of their leases.
 func (e *BusyError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d asked, %d of %d free", e.Request, e.Wanted, e.Free, e.Total)

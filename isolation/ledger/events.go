@@ -44,8 +44,8 @@ type event struct {
 	Waited float64 `json:"waited_s,omitempty"`
 	Held   float64 `json:"held_s,omitempty"`
 	Reason string  `json:"reason,omitempty"`
-	// Removed is what the container wasn't given. Reason has the same as text, joined
-	// by "; ", and is all that older versions wrote.
+	// Removed lists what was removed from the container's spec. Reason has the same as text, joined
+	// by "; "; older versions wrote only Reason.
 	Removed []edits.Removal `json:"removed,omitempty"`
 }
 
@@ -94,7 +94,8 @@ func (g eventLog) append(events []event) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// endsInsideLine reports whether the file's last line has no end: a full disk has cut it.
+// endsInsideLine reports whether the file's last line has no line end, because a full disk has cut
+// it.
 func endsInsideLine(fd int) bool {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Size == 0 {

@@ -16,11 +16,10 @@ import (
 	"github.com/berth-gpu/berth/internal/json"
 )
 
-// The file format. The first line is a header: what the file is, the version of
-// its schema, and the checksum of every byte after that line. The rest is JSON,
-// indented by us and by nobody else (an edit breaks the checksum), so that one
-// lease is one block of whole lines. Blocks that didn't change are carried over
-// as they are: that is quick, and it keeps fields that a newer berth of the same
+// The file format. The first line is a header: the kind of file, the version of its schema, and the
+// checksum of every byte after that line. The rest is JSON. Only this package writes it (an edit
+// breaks the checksum), with an indentation that makes each lease one block of whole lines. Blocks
+// that didn't change are copied: that is quick, and it keeps fields that a newer berth of the same
 // version added.
 const (
 	version   = 1
@@ -37,7 +36,7 @@ type header struct {
 	SHA256  string `json:"sha256"`
 }
 
-// state is what the ledger file holds.
+// state is the content of the ledger file.
 type state struct {
 	// reaped is the time of the last reap, since boot.
 	reaped time.Duration
@@ -143,7 +142,7 @@ const (
 )
 
 func (c *codec) encode(s state) ([]byte, error) {
-	size := 2 * maxHeader // about; it saves copying
+	size := 2 * maxHeader // an estimate, which saves copying
 	for _, r := range s.leases {
 		size += max(len(r.raw), 2*maxHeader)
 	}

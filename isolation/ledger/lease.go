@@ -27,7 +27,7 @@ type Lease struct {
 	Ticks uint64 `json:"ticks"`
 }
 
-// State of a lease. A lease that was given back isn't in the ledger.
+// State of a lease. A released lease isn't in the ledger.
 type State string
 
 const (

@@ -40,17 +40,17 @@ type Options struct {
 	// Proc and Cgroup are where procfs and the cgroup file system are mounted; ""
 	// means /proc and /sys/fs/cgroup.
 	Proc, Cgroup string
-	// LockLimit is how long to try for the lock where the context doesn't end
-	// earlier; 0 means a minute. The lock is held for a millisecond, and for seconds where a
-	// hundred processes compete for each CPU. For a holder that is stopped or frozen nobody waits
-	// longer than [lock.Acquire] does.
+	// LockLimit is the time limit for taking the lock where the context doesn't end earlier; 0
+	// means a minute. The lock is held for a millisecond, and for seconds where a hundred processes
+	// compete for each CPU. A holder that is stopped or frozen is waited for no longer than
+	// [lock.Acquire] does.
 	LockLimit time.Duration
-	// Log gets warnings of what makes no call fail, such as an event log that can't be written. nil
-	// discards them.
+	// Log gets warnings about errors that fail no call, such as an event log that can't be written.
+	// nil discards them.
 	Log *slog.Logger
-	// Granted, if set, is told under the lock which leases may open their devices, as soon as that changes:
-	// before a lease's end is written, without it, and after a new lease is written, with it. If it
-	// fails, so does the call.
+	// Granted, if set, is called under the lock with the leases whose devices may be opened, before
+	// an end of a lease is written (without that lease) and after a new lease was written (with
+	// it). If it fails, so does the call.
 	Granted func([]Lease) error
 	// Step, if set, is called between the steps of a transaction. Tests use it to kill the process
 	// at each point.

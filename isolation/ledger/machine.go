@@ -40,7 +40,7 @@ type system interface {
 	Reaper(pid int) bool
 }
 
-// self is the calling process with its boot id, cgroup and namespaces.
+// self is the calling process, with its boot id, cgroup and namespaces.
 type self struct {
 	Process
 	boot     string

@@ -16,8 +16,8 @@ import (
 // without common candidates overtake each other. If the ledger is lost, the queue is lost
 // too: waiting processes return to their places, but can be overtaken until they have.
 
-// matchInTurn returns the devices that r gets, if the requests in ahead, oldest first, precede it in
-// the queue and taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError
+// matchInTurn returns the devices for r, if the requests in ahead, oldest first, precede it in the
+// queue and taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError
 // without its holders. It is pure.
 func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r request.Request) ([]gpu.Device, error) {
 	kept, rivals := newSuccessors(inv).addTo(taken), 0

@@ -24,7 +24,7 @@ func (l *Ledger) Release(ctx context.Context, id string) error {
 func (l *Ledger) ReleaseIfDead(ctx context.Context, id string) error {
 	started := time.Now()
 	for pause := time.Millisecond; ; pause *= 2 {
-		making := false // true if its process still creates the container, and isn't exiting
+		making := false // the process that took the lease still creates the container, and isn't exiting
 		err := l.releaseIf(ctx, id, func(tx *transaction, i int, lease Lease) error {
 			v := judge(l.world, tx.me, lease)
 			making = v.making

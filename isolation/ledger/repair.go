@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Repaired is what Repair did.
+// Repaired is the result of Repair.
 type Repaired struct {
 	View
 	// Reason is why the ledger couldn't be used, nil if it could: then nothing was done.
 	Reason error
-	// Moved is where the damaged ledger is now, "" if there was none.
+	// Moved is the new path of the damaged ledger, "" if there was none.
 	Moved string
 	// Dropped are the leases that weren't kept.
 	Dropped []Dropped
@@ -27,7 +27,7 @@ type Repaired struct {
 
 // Dropped is a lease that Repair didn't keep.
 type Dropped struct {
-	// File is where it was recorded, Lease what was; zero if it couldn't be read.
+	// File is the file that has the lease. Lease is zero if it couldn't be read.
 	File  string
 	Lease Lease
 	Why   string
@@ -70,8 +70,8 @@ func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 	return r, err
 }
 
-// restoreOwnership makes the directories root's, or this user's, and nobody else's to
-// write. It returns what was wrong with them.
+// restoreOwnership gives the directories to root, or to this user, and lets no other user write to
+// them. It returns what was wrong with them.
 func (l *Ledger) restoreOwnership() (reason error) {
 	for _, dir := range []string{l.store.dir, l.store.receiptsDir()} {
 		err := checkDir(dir)
@@ -81,7 +81,7 @@ func (l *Ledger) restoreOwnership() (reason error) {
 		reason = err
 		fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
 		if err != nil {
-			continue // prepare says what is wrong
+			continue // prepare returns the error
 		}
 		if err := cmp.Or(unix.Fchown(fd, os.Geteuid(), os.Getegid()), unix.Fchmod(fd, 0o755)); err != nil {
 			l.log.Warn("take back directory", "path", dir, "error", err)

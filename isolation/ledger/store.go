@@ -64,10 +64,10 @@ func makeDir(dir string) error {
 		}
 		return err
 	}
-	return os.Chmod(dir, 0o755) // whatever the umask
+	return os.Chmod(dir, 0o755) // Mkdir's mode is subject to the umask
 }
 
-// checkDir is ErrOwnership unless only root and this user can change the directory.
+// checkDir returns ErrOwnership unless only root and this user can change the directory.
 func checkDir(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
@@ -152,7 +152,7 @@ func (s store) readOutline() (st state, found bool, err error) {
 	return st, true, nil
 }
 
-// checkNotLost is the error of a ledger that isn't there although there are receipts.
+// checkNotLost returns an error if there are receipts: the ledger is then missing but not empty.
 func (s store) checkNotLost() error {
 	entries, err := os.ReadDir(s.receiptsDir())
 	if err == nil && len(entries) > 0 {

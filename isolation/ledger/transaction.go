@@ -121,7 +121,7 @@ func (tx *transaction) commit() error {
 	return nil
 }
 
-// tellGranted tells Options.Granted of all leases but some.
+// tellGranted calls Options.Granted with all leases except those whose ids are in without.
 func (tx *transaction) tellGranted(without []string) error {
 	if tx.ledger.granted == nil {
 		return nil
@@ -203,8 +203,7 @@ func (tx *transaction) removeTicket(id string) {
 }
 
 // isTidy reports whether an acquire may grant free devices without further checks: the queue is
-// empty, dead holders were reaped within reapInterval, and no lease mentions the owner's
-// container.
+// empty, dead holders were reaped within reapInterval, and no lease is for the owner's container.
 func (tx *transaction) isTidy(o Owner) bool {
 	age := tx.uptime - tx.reaped
 	if len(tx.queue) > 0 || age < 0 || age >= reapInterval {
@@ -255,6 +254,6 @@ func (tx *transaction) newID() string {
 	}
 }
 
-// randomID is from the runtime's own generator, which the kernel has seeded: an id is only a name,
-// and knowing it grants nothing.
+// randomID returns an id from the runtime's own generator, which the kernel has seeded: an id is
+// only a name, and knowing it grants nothing.
 func randomID() string { return fmt.Sprintf("%0*x", idLength, rand.Uint64()>>(64-4*idLength)) }

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// Phase says what the holder of a lease does.
+// Phase is the state of a lease's holder.
 type Phase string
 
 const (
@@ -25,7 +25,7 @@ const (
 	Ended Phase = "ended"
 )
 
-// Status is one lease as it is now.
+// Status is one lease and the state of its holder.
 type Status struct {
 	Lease
 	Phase Phase `json:"status"`
@@ -51,14 +51,14 @@ type Waiter struct {
 	Halted bool `json:"halted,omitempty"`
 }
 
-// View is what the ledger says at one moment.
+// View is the content of the ledger at one moment.
 type View struct {
 	Leases []Status `json:"leases"`
 	Queue  []Waiter `json:"line"`
 }
 
-// View reads; it never writes, and it takes no lock. A reserved lease whose
-// container is found is shown as the next acquire will record it.
+// View reads the ledger without a lock and without writing. A reserved lease whose container is
+// found is shown as the next acquire will record it.
 func (l *Ledger) View() (View, error) {
 	me, err := l.world.Self()
 	if err != nil {

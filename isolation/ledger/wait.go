@@ -41,7 +41,7 @@ func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error
 			if err := l.updateCgroup(ctx, &a, &ticket); err != nil {
 				return Lease{}, err
 			}
-		} else { // what changed before the watch began would be missed
+		} else { // a change before the watch began would be missed
 			select {
 			case <-ctx.Done():
 			case <-changes.Changed:
@@ -106,7 +106,7 @@ func (l *Ledger) newTicket(a Ask) (waiter, error) {
 // nextCheck returns the time of the next check: about pollInterval from now, but not after the end of
 // Wait.
 func (l *Ledger) nextCheck(a Ask, started time.Time) time.Time {
-	next := time.Now().Add(l.poll + rand.N(l.poll/4)) // so that not all look at once
+	next := time.Now().Add(l.poll + rand.N(l.poll/4)) // so that not all waiting processes check at once
 	if end := started.Add(a.Wait); a.Wait > 0 && end.Before(next) {
 		return end
 	}

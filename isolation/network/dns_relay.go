@@ -224,7 +224,7 @@ func (r *relay) serveStreams() error {
 			return err
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // the process may have no file descriptor left
+			time.Sleep(10 * time.Millisecond) // for instance: the process has no file descriptor left
 			continue
 		}
 		select {
@@ -266,7 +266,7 @@ func (r *relay) relayStream(client net.Conn) {
 
 // copyStream copies up to the end of one direction, and closes that direction.
 func copyStream(to, from net.Conn) {
-	_, _ = io.Copy(to, io.LimitReader(from, maxStream)) // either side may go
+	_, _ = io.Copy(to, io.LimitReader(from, maxStream)) // either side may close the connection first
 	if c, ok := to.(*net.TCPConn); ok {
 		_ = c.CloseWrite()
 	}

@@ -45,8 +45,8 @@ func (h Host) forwardsAll() (bool, error) {
 	return n != 0, err
 }
 
-// interfacesToOpen are the interfaces that have to forward for gangs alone: those that
-// were switched on before, and the outer ones that are off.
+// interfacesToOpen returns the interfaces that have to forward for gangs alone: those that were
+// switched on before, and the outer interfaces that are off.
 func (h Host) interfacesToOpen(state string, outer []string) ([]string, error) {
 	if is, err := h.forwardsAll(); is || err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/netdev"
 )
 
-// hostNetwork is what the kernel tells of the host's interfaces, addresses and routes.
+// hostNetwork has the host's interfaces, addresses and routes, as the kernel reports them.
 type hostNetwork struct {
 	links     []netlink.Link
 	addresses []netlink.Addr  // of IPv4
@@ -164,7 +164,7 @@ func (n hostNetwork) outerMTU(kernel *netlink.Handle) (int, error) {
 	const least, usual, most = 68, 1500, 65535
 	routes, err := kernel.RouteGet(net.IPv4(1, 1, 1, 1)) // nothing is sent there
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) {
-		return usual, nil // there is no way out
+		return usual, nil // the host has no way out
 	}
 	if err != nil {
 		return 0, fmt.Errorf("look for the way to the outside: %w", err)

@@ -59,7 +59,7 @@ type HostStatus struct {
 	Rules bool
 	// Router says that the host forwards by itself, between all interfaces.
 	Router bool
-	// Free is a subnet that the next gang could get; Full is why there is none.
+	// Free is a subnet that the next gang could get. Full is the reason if there is none.
 	Free netip.Prefix
 	Full error
 	// Relayed are the host's name servers that gangs can only ask by a relay.

@@ -23,7 +23,7 @@ func berthTable() *nftables.Table {
 	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
 }
 
-// firewall is what differs between the rules of two hosts.
+// firewall has the values in which the rules of two hosts differ.
 type firewall struct {
 	// pools are the ranges of all gangs' subnets.
 	pools []netip.Prefix
@@ -174,7 +174,7 @@ func loadCTBits(key expr.CtKey, bits uint32) []expr.Any {
 	}
 }
 
-// nativeEndian is a number as the kernel has it in a register.
+// nativeEndian returns a number in the byte order of the kernel's registers.
 func nativeEndian(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
 // withNFTables calls f with a connection to nf_tables in the network namespace of the
@@ -195,7 +195,7 @@ func withNFTables(f func(*nftables.Conn) error) (err error) {
 	return f(c)
 }
 
-// ruleComment says whose the rules are, and which: it differs if any chain or rule does.
+// ruleComment is the comment of all rules: it names berth, and has a hash of all chains and rules.
 func ruleComment(chains []chain) ([]byte, error) {
 	h := fnv.New64a()
 	for _, c := range chains {
@@ -226,7 +226,7 @@ func enforceRules(f firewall) error {
 		if same, err := hasRules(c, chains, comment); same || err != nil {
 			return err
 		}
-		table := c.AddTable(berthTable()) // the next message would fail if there was none
+		table := c.AddTable(berthTable()) // so that the next message, which deletes the table, doesn't fail
 		c.DelTable(table)
 		c.AddTable(table)
 		for _, chain := range chains {

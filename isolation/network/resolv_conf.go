@@ -15,7 +15,7 @@ import (
 // resolvConf is the content of a resolv.conf(5).
 type resolvConf struct {
 	servers []netip.Addr
-	others  []string // the other lines that have a meaning
+	others  []string // the lines with other keywords
 }
 
 // readHostResolvConf reads the host's file. If that names systemd-resolved's stub, which
@@ -38,7 +38,7 @@ func (r resolvConf) hasStub() bool {
 	return slices.Contains(r.servers, netip.MustParseAddr("127.0.0.53")) || slices.Contains(r.servers, netip.MustParseAddr("127.0.0.54"))
 }
 
-// readResolvConf reads a missing file as an empty one.
+// readResolvConf reads a resolv.conf(5). A missing file is an empty one.
 func readResolvConf(path string) (resolvConf, error) {
 	const most = 1 << 16
 	data, err := smallfile.Read(path, most)
@@ -80,7 +80,7 @@ func (r resolvConf) reachableServers() (all []netip.Prefix) {
 	return all
 }
 
-// contentForGang is the file for the ranks of a gang. upstream are the servers that only the
+// contentForGang returns the resolv.conf of a gang's ranks. upstream are the servers that only the
 // host reaches; the file has the gateway in the place of the first of them.
 func (r resolvConf) contentForGang(gateway netip.Addr) (text []byte, upstream []netip.Addr) {
 	for _, a := range r.servers {

@@ -39,7 +39,7 @@ func (o Options) keepRules(ctx context.Context, n Network) error {
 	if err != nil {
 		return err
 	}
-	for { // the first time for changes before watchHost
+	for { // the first call handles changes before watchHost began
 		if err := o.restoreRulesRepeatedly(ctx, n); err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func (o Options) keepRules(ctx context.Context, n Network) error {
 			return err
 		}
 		select {
-		case <-changed: // during the pause
+		case <-changed: // changes during the pause are handled by the next call
 		default:
 		}
 	}

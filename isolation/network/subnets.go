@@ -27,7 +27,7 @@ func DefaultPools() []netip.Prefix {
 	}
 }
 
-// CheckPools says what is wrong with pools.
+// CheckPools returns an error that names the first pool that can't be used.
 func CheckPools(pools []netip.Prefix) error {
 	const widest = 8
 	for _, p := range pools {

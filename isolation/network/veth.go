@@ -182,7 +182,7 @@ func setUpInside(h Host, n Network) error {
 		return err
 	}
 	defer kernel.Close()
-	// As in other containers: all ports for everybody, and ping for every group.
+	// As in other containers: all users may use low ports, and all groups may ping.
 	for key, value := range map[string]string{"ipv4/ip_unprivileged_port_start": "0", "ipv4/ping_group_range": "0 2147483647"} {
 		if err := h.setSysctl(key, value); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
