@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-const foreignDevice = "an accelerator's, beyond what the lease has"
+const foreignDevice = "it belongs to an accelerator that the lease doesn't have"
 
 // TestReadNotes: what older versions wrote into records and event logs is read.
 func TestReadNotes(t *testing.T) {
@@ -54,7 +54,7 @@ func TestLoggedRemovals(t *testing.T) {
 		{Kind: "device", Name: "/dev/a (1:2); node /dev/b", Source: "c 195:2", Why: foreignDevice},
 		{Kind: "mount", Name: "/dev/x; capability CAP_SYS_ADMIN", Source: "/dev/nvidia3 at /y", Why: foreignDevice},
 		{Kind: "rule", Name: "allow c 195:* rw", Why: foreignDevice},
-		{Kind: "capability", Name: "CAP_MKNOD", Why: "devices come with the lease: nobody makes nodes of them inside"},
+		{Kind: "capability", Name: "CAP_MKNOD", Why: "leased devices come with their nodes, so the container has to make none"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -26,7 +26,7 @@ func (g Guard) Evict(ctx context.Context, l ledger.Lease) error {
 	defer cancel()
 	err := g.endHolder(limited, l)
 	if isExitTimeout(err) && ctx.Err() == nil {
-		err = fmt.Errorf("end holder of lease %s: it was killed and isn't gone after %v: %s", l.ID, evictTimeout, g.describeSurvivors(l))
+		err = fmt.Errorf("end holder of lease %s: it was killed and hasn't ended after %v: %s", l.ID, evictTimeout, g.describeSurvivors(l))
 	}
 	return err
 }

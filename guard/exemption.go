@@ -74,7 +74,7 @@ func readKey(path string) (string, error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return "", fmt.Errorf("%s is not a regular file", path)
 	case st.Uid != 0 || st.Mode&0o077 != 0:
-		return "", fmt.Errorf("%s can be read by others than root (user %d, mode %#o)", path, st.Uid, st.Mode&0o777)
+		return "", fmt.Errorf("%s can be read by users other than root (user %d, mode %#o)", path, st.Uid, st.Mode&0o777)
 	}
 	data, err := smallfile.ReadFD(fd, st.Size, maxKey)
 	if err != nil {

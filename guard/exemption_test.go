@@ -35,7 +35,7 @@ func TestExempt(t *testing.T) {
 		{"another key", docker, key(secret + "x"), secret, 0o600, false, ""},
 		{"beginning of the key", docker, key(secret[:10]), secret, 0o600, false, ""},
 		{"no key is configured", docker, key(secret), "", 0, false, ""},
-		{"others can read it", docker, key(secret), secret, 0o640, false, "can be read by others"},
+		{"others can read it", docker, key(secret), secret, 0o640, false, "can be read by users other"},
 		{"too short", docker, key("secret"), "secret", 0o600, false, "fewer than 16 bytes"},
 		{"empty", docker, key(secret), "\n", 0o600, false, "fewer than 16 bytes"},
 	}
@@ -83,7 +83,7 @@ func TestExemptKeyIsRoots(t *testing.T) {
 	}{
 		{"a user's own", func(path string) error {
 			return errors.Join(os.WriteFile(path, []byte(secret), 0o600), os.Chown(path, 65534, 65534))
-		}, "can be read by others than root (user 65534, mode 0600)"},
+		}, "can be read by users other than root (user 65534, mode 0600)"},
 		{"a link to one", func(path string) error {
 			return errors.Join(os.WriteFile(path+"2", []byte(secret), 0o600), os.Symlink(path+"2", path))
 		}, "too many levels of symbolic links"},

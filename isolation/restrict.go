@@ -108,9 +108,9 @@ func (h Host) statFunction() func(string) (Number, bool) {
 
 // Reasons of removals.
 const (
-	whyForeign  = "an accelerator's, beyond what the lease has"
-	whyAllowAll = "it opens every device, and those of others with them; the rules list what it left open of the rest"
-	whyMknod    = "devices come with the lease: nobody makes nodes of them inside"
+	whyForeign  = "it belongs to an accelerator that the lease doesn't have"
+	whyAllowAll = "it allows every device, also those of other leases; rules for the other devices replace it"
+	whyMknod    = "leased devices come with their nodes, so the container has to make none"
 )
 
 func (w *restriction) noteRemoval(kind, name, source, why string) {

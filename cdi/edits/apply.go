@@ -28,10 +28,10 @@ func (e Edits) Apply(spec *specs.Spec) error {
 		return fmt.Errorf("apply edits: %w", err)
 	}
 	if len(e.NetDevices) > 0 {
-		return fmt.Errorf("apply edits: network devices %q: no field of a spec brings them, a hook does", slices.Sorted(maps.Keys(e.NetDevices)))
+		return fmt.Errorf("apply edits: network devices %q: a spec has no field for them that every runtime knows; they need a hook", slices.Sorted(maps.Keys(e.NetDevices)))
 	}
 	if rdma := slices.Concat(e.RDMALinks, e.RDMAInterfaces); len(rdma) > 0 {
-		return fmt.Errorf("apply edits: RDMA devices %q: no field of a spec brings them, a hook does", rdma)
+		return fmt.Errorf("apply edits: RDMA devices %q: a spec has no field for them that every runtime knows; they need a hook", rdma)
 	}
 	e.removeHooks(spec)
 	e.applyDevices(spec)

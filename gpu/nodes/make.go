@@ -49,7 +49,7 @@ func makeNode(dev int, n Node) (*Change, error) {
 		case err != nil:
 			return err
 		case st.Mode&unix.S_IFMT != unix.S_IFCHR:
-			return errors.New("what is there isn't a character device")
+			return errors.New("it exists and isn't a character device")
 		case st.Rdev == n.deviceNumber():
 			c.Path = ""
 			return nil
@@ -98,7 +98,7 @@ func makeLink(dev int, n Node) (*Change, error) {
 		was, err := readLink(dir, name)
 		switch {
 		case errors.Is(err, unix.EINVAL):
-			return errors.New("what is there isn't a symbolic link")
+			return errors.New("it exists and isn't a symbolic link")
 		case err != nil && !errors.Is(err, unix.ENOENT):
 			return err
 		}

@@ -217,17 +217,17 @@ func TestMakeRefuses(t *testing.T) {
 		stays string
 		want  string
 	}{
-		{"a file", func(h gpu.Host) error { return os.WriteFile(h.DevPath("nvidia0"), nil, 0o644) }, "nvidia0", "make device node nvidia0: what is there isn't a character device"},
+		{"a file", func(h gpu.Host) error { return os.WriteFile(h.DevPath("nvidia0"), nil, 0o644) }, "nvidia0", "make device node nvidia0: it exists and isn't a character device"},
 		{"a link to a file", func(h gpu.Host) error {
 			return errors.Join(os.WriteFile(h.DevPath("../precious"), nil, 0o600), os.Symlink("../precious", h.DevPath("nvidia0")))
-		}, "nvidia0", "make device node nvidia0: what is there isn't a character device"},
+		}, "nvidia0", "make device node nvidia0: it exists and isn't a character device"},
 		{"a dangling link", func(h gpu.Host) error { return os.Symlink("nothing", h.DevPath("nvidiactl")) }, "nvidiactl", "make device node nvidiactl"},
 		{"a linked directory", func(h gpu.Host) error {
 			return errors.Join(os.Mkdir(h.DevPath("../elsewhere"), 0o755), os.Symlink("../elsewhere", h.DevPath("nvidia-caps")))
 		}, "nvidia-caps", "make device node nvidia-caps/nvidia-cap1"},
 		{"a file for a link", func(h gpu.Host) error {
 			return errors.Join(os.Mkdir(h.DevPath("char"), 0o755), os.WriteFile(h.DevPath("char/195:0"), nil, 0o644))
-		}, "char/195:0", "make link char/195:0: what is there isn't a symbolic link"},
+		}, "char/195:0", "make link char/195:0: it exists and isn't a symbolic link"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

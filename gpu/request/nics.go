@@ -61,7 +61,7 @@ func (r Request) allowNICs(words, nics string) *parseError {
 	case r.nics != "" && r.nics != nics:
 		return parseErrorf("NICs are asked for as %s and as %s", r.nics, spell.Quote(words, maxWord))
 	case nics == AutoNICs && !r.GPUs():
-		return parseErrorf("nics=auto asks for no GPU that they are near")
+		return parseErrorf("nics=auto needs GPUs that the NICs are near")
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (r Request) allowNICs(words, nics string) *parseError {
 func onlyOther(cdi, nics string) (Request, *parseError) {
 	switch {
 	case nics == AutoNICs:
-		return Request{}, parseErrorf("nics=auto asks for no GPU that they are near")
+		return Request{}, parseErrorf("nics=auto needs GPUs that the NICs are near")
 	case cdi+nics == "":
 		return Request{}, &parseError{reason: "asks for no GPU", none: true}
 	}
@@ -121,7 +121,7 @@ func parseNICs(value string) (string, *parseError) {
 		name = strings.TrimSpace(name)
 		switch {
 		case name == AutoNICs, name == "none", isNumber(name):
-			return "", parseErrorf("%s stands alone, and not among names of NICs", spell.Quote(name, maxWord))
+			return "", parseErrorf("%s can't be combined with names of NICs", spell.Quote(name, maxWord))
 		case !isNICName(name):
 			return "", parseErrorf("%s isn't a NIC; known are auto, none, a count (2), and names (mlx5_0+mlx5_3)", spell.Quote(name, maxWord))
 		case slices.Contains(names, name):

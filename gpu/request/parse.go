@@ -47,7 +47,7 @@ func parseRequest(s string) (Request, *parseError) {
 	s = trimQuotes(s)
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {
-			return Request{}, parseErrorf("has a character that no request has")
+			return Request{}, parseErrorf("has a character that requests can't have")
 		}
 	}
 	if strings.Contains(s, ";") {
@@ -120,7 +120,7 @@ func cutFeatures(words []string) (rest []string, features string, err *parseErro
 		all = append(all, f)
 	}
 	if len(rest) == 0 {
-		return nil, "", parseErrorf("asks for no GPU that goes with it")
+		return nil, "", parseErrorf("asks for no GPU to go with it")
 	}
 	features, err = joinFeatures(all)
 	return rest, features, err
@@ -232,7 +232,7 @@ func parseWhat(w string) (Request, *parseError) {
 // parseName reads the name of a profile or of a model.
 func parseName(w string) (Request, *parseError) {
 	if isNumber(w) {
-		return Request{}, parseErrorf("a model's word needs a letter, as rtx4090 has, and a slice's GPU a smaller index")
+		return Request{}, parseErrorf("a model needs a letter, as in rtx4090; a slice needs a smaller GPU index")
 	}
 	odd := strings.ContainsFunc(strings.NewReplacer(" ", "", "_", "").Replace(w), notNameByte)
 	w = strings.Join(gpu.NameWords(w), "-")
@@ -269,7 +269,7 @@ func parseNumber(w string) (int, *parseError) {
 	n, ok := smallNumber(w)
 	switch {
 	case !ok:
-		return 0, parseErrorf("no node has so many devices; a model's word needs a letter, as rtx4090 has")
+		return 0, parseErrorf("no node has so many devices; a model needs a letter, as in rtx4090")
 	case n == 0:
 		return 0, &parseError{reason: `asks for no GPU; the GPU with index 0 is "device=0"`, none: true}
 	}

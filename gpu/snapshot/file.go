@@ -153,7 +153,7 @@ func readTrusted(fd int) ([]byte, error) {
 	case st.Uid != 0 && st.Uid != uint32(os.Geteuid()):
 		return nil, fmt.Errorf("it belongs to user %d", st.Uid)
 	case st.Mode&0o022 != 0:
-		return nil, fmt.Errorf("others may write to it (mode %#o)", st.Mode&0o777)
+		return nil, fmt.Errorf("other users may write to it (mode %#o)", st.Mode&0o777)
 	}
 	return smallfile.ReadFD(fd, st.Size, maxSize)
 }

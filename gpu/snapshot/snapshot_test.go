@@ -212,8 +212,8 @@ func TestLoadStale(t *testing.T) {
 		}, "it is a symbolic link"},
 		{"a directory", func(m machine) { m.remove("inventory.json"); m.must(os.Mkdir(m.path(), 0o755)) }, "it is not a regular file"},
 		{"a pipe", func(m machine) { m.remove("inventory.json"); m.must(unix.Mkfifo(m.path(), 0o644)) }, "it is not a regular file"},
-		{"writable by others", func(m machine) { m.must(os.Chmod(m.path(), 0o666)) }, "others may write to it (mode 0666)"},
-		{"writable by its group", func(m machine) { m.must(os.Chmod(m.path(), 0o664)) }, "others may write to it (mode 0664)"},
+		{"writable by others", func(m machine) { m.must(os.Chmod(m.path(), 0o666)) }, "other users may write to it (mode 0666)"},
+		{"writable by its group", func(m machine) { m.must(os.Chmod(m.path(), 0o664)) }, "other users may write to it (mode 0664)"},
 		{"planted", func(m machine) {
 			testutil.NeedRoot(m.tb)
 			m.must(os.Chown(m.path(), 1234, 0))

@@ -80,7 +80,7 @@ func checkAll(rules []edits.Rule) error {
 	for _, r := range rules {
 		err := Check(r)
 		if err == nil && r.Allow && MatchesAll(r) && (r.Major != edits.Any || r.Minor != edits.Any || accessBits(r.Access) != everything) {
-			err = fmt.Errorf("it can be read as all devices, and as less")
+			err = fmt.Errorf("runtimes read it as all devices, or as fewer")
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", Format(r), err)

@@ -140,7 +140,7 @@ func addProgram(dir string, denied []edits.Rule) error {
 		}
 		if !there {
 			if len(ids) > 0 && flags&unix.BPF_F_ALLOW_MULTI == 0 {
-				return errors.New("it has a device program that no other can be attached beside")
+				return errors.New("it has a device program that allows no second one")
 			}
 			if err := p.attachTo(int(d.Fd()), unix.BPF_F_ALLOW_MULTI, 0); err != nil {
 				return explainError(err)

@@ -96,7 +96,7 @@ func (w preparedRules) tryBuild(ctx context.Context, h cgroup.Hierarchy, path st
 		return false, err
 	}
 	if done, err = w.isInPlace(d.dir); err == nil && !done {
-		err = errors.New("its rules aren't as they were set")
+		err = errors.New("the kernel doesn't have the rules that were written")
 	}
 	return done, err
 }

@@ -306,8 +306,8 @@ func TestOddRulesAreRefused(t *testing.T) {
 		{"long access", allow("c", 1, 3, "rrrr"), `allow c 1:3 rrrr: access "rrrr" isn't made of r, w and m`},
 		{"major", allow("c", 4096, 3, "r"), "allow c 4096:3 r: major 4096 is no device number"},
 		{"minor", deny("c", 1, -2, "r"), "deny c 1:-2 r: minor -2 is no device number"},
-		{"all of one major", allow("a", 1, every, "rwm"), "allow a 1:* rwm: it can be read as all devices, and as less"},
-		{"reading of all", allow("", every, every, "r"), "allow a *:* r: it can be read as all devices, and as less"},
+		{"all of one major", allow("a", 1, every, "rwm"), "allow a 1:* rwm: runtimes read it as all devices, or as fewer"},
+		{"reading of all", allow("", every, every, "r"), "allow a *:* r: runtimes read it as all devices, or as fewer"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rules := []edits.Rule{denyAll(), tt.rule}

@@ -44,7 +44,7 @@ func writeList(dir string, rules []edits.Rule) error {
 		return err
 	}
 	if d := have.findDifference(want); d != "" {
-		return fmt.Errorf("%s isn't as it was set", d)
+		return fmt.Errorf("%s differs from what was written", d)
 	}
 	return nil
 }

@@ -272,7 +272,7 @@ func splitEntries(rest *[]byte) iter.Seq[[]byte] {
 	}
 }
 
-var errIncomplete = errors.New("an entry lacks what it needs")
+var errIncomplete = errors.New("an entry lacks required fields")
 
 // decodeEntry returns the value of an entry, from memory if it was read before.
 func decodeEntry[T any](from *json.Codec, known *map[string]T, raw []byte, valid func(T) bool) (v T, err error) {
@@ -321,7 +321,7 @@ func (c *codec) decodeLease(data []byte) (Lease, error) {
 		return Lease{}, err
 	}
 	if !l.valid() {
-		return Lease{}, errors.New("the lease lacks what it needs")
+		return Lease{}, errors.New("the lease lacks required fields")
 	}
 	return l, nil
 }

@@ -98,11 +98,11 @@ func (o Owner) sanitize() (Owner, error) {
 	texts := []string{o.EntryPoint, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.PIDFile, o.RuntimeRoot, o.Runtime}
 	for _, t := range texts {
 		if len(t) > maxText || strings.ContainsFunc(t, unicode.IsControl) {
-			return o, fmt.Errorf("check owner: unfit text %.40q", t)
+			return o, fmt.Errorf("check owner: invalid text %.40q", t)
 		}
 	}
 	if strings.Contains(o.Container, "/") || o.Container == "." || o.Container == ".." {
-		return o, fmt.Errorf("check owner: unfit container id %.40q", o.Container)
+		return o, fmt.Errorf("check owner: invalid container id %.40q", o.Container)
 	}
 	return o, nil
 }

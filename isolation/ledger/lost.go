@@ -37,7 +37,7 @@ func (l *Ledger) Adopt(ctx context.Context, leases []Lease, reason error) (Repai
 				continue
 			}
 			if held, _ := leasedDevices(tx.leases); slices.ContainsFunc(held, lease.conflicts) {
-				r.Dropped = append(r.Dropped, Dropped{Lease: lease, Why: "its device is another's"})
+				r.Dropped = append(r.Dropped, Dropped{Lease: lease, Why: "another lease has its device"})
 				continue
 			}
 			tx.leases, tx.put, tx.dirty = append(tx.leases, newRecord(lease)), append(tx.put, lease), true

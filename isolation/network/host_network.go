@@ -167,7 +167,7 @@ func (n hostNetwork) outerMTU(kernel *netlink.Handle) (int, error) {
 		return usual, nil // the host has no way out
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look for the way to the outside: %w", err)
+		return 0, fmt.Errorf("find the interface to the outside: %w", err)
 	}
 	for _, r := range routes {
 		if r.MTU != 0 {

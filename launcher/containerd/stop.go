@@ -111,7 +111,7 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	if done, err := waitExit(ctx, ended, killTimeout); done || err != nil {
 		return err
 	}
-	return fmt.Errorf("task %s: it was killed and isn't gone after %v", t.Name, killTimeout)
+	return fmt.Errorf("task %s: it was killed and hasn't ended after %v", t.Name, killTimeout)
 }
 
 // waitExit waits for a task's end, for most at most; less than zero is for ever.

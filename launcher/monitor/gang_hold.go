@@ -167,7 +167,7 @@ func (g *gang) awaitHolder() {
 	select {
 	case <-m.initEnd.Done:
 	case <-time.After(killTimeout):
-		m.logError(fmt.Errorf("process %d was killed, and isn't gone after %v", g.holder, killTimeout))
+		m.logError(fmt.Errorf("process %d was killed and hasn't ended after %v", g.holder, killTimeout))
 	}
 	m.init.Close()
 	g.holder = 0

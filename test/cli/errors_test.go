@@ -111,7 +111,7 @@ func TestRequests(t *testing.T) {
 		{"named twice", "1,1", 125, `--gpus: request "1,1": 1 is named twice`},
 		{"unfit condition", "2,mem>=4x0G", 125, `--gpus: request "2,mem>=4x0G": "4x0g" needs a unit: K, M, G, T, Ki, Mi, Gi or Ti`},
 		{"unfit words", "1 2", 125, `--gpus: request "1 2": ` + kinds},
-		{"what a terminal obeys", "\x1b[31m1", 125, `--gpus: request "\x1b[31m1": has a character that no request has`},
+		{"what a terminal obeys", "\x1b[31m1", 125, `--gpus: request "\x1b[31m1": has a character that requests can't have`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n.as(t).berth("run", "--gpus", c.request, image(), "true").fails(c.code, "berth: "+c.line)

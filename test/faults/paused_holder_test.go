@@ -58,7 +58,7 @@ func TestUnendableHolder(t *testing.T) {
 	lease := n.Leases(t)[0].ID
 	n.Do(t, "sh", "-c", "echo FROZEN >"+group+"/freezer.state")
 	said := n.Run(t, n.Command(n.Berth, "release", "--force", lease))
-	want := "berth: end holder of lease " + lease + ": it was killed and isn't gone after 30s: process "
+	want := "berth: end holder of lease " + lease + ": it was killed and hasn't ended after 30s: process "
 	if said.Code != 1 || !strings.HasPrefix(said.Err, want) || strings.Count(said.Err, "\n") != 1 {
 		t.Errorf("%+v", said)
 	}

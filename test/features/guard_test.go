@@ -257,6 +257,6 @@ func TestForgedExemptions(t *testing.T) {
 func TestKeyThatOthersCanRead(t *testing.T) {
 	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 		k := d.exempted(t, exemption{policy: key(t, 0o644), annotations: map[string]string{"berth.exempt": secret}})
-		d.refused(t, k, "policy.exempt_key", "can be read by others")
+		d.refused(t, k, "policy.exempt_key", "can be read by users other than root")
 	})
 }

@@ -46,7 +46,7 @@ func TestInspectOfEngines(t *testing.T) {
 			has("variable", "BERTH_LEASE=", "lease")
 			has("rule", "allow c 195:255 rw", "node /dev/nvidiactl")
 			has("mask", "/proc/driver", "what is of other devices is masked")
-			if want := (injection{"device", "/dev/theirs; capability CAP_ALL", "c 195:77", "an accelerator's, beyond what the lease has"}); !slices.Contains(seen.Removed, want) {
+			if want := (injection{"device", "/dev/theirs; capability CAP_ALL", "c 195:77", "it belongs to an accelerator that the lease doesn't have"}); !slices.Contains(seen.Removed, want) {
 				t.Errorf("removed %+v, without %+v", seen.Removed, want)
 			}
 		})

@@ -195,12 +195,12 @@ func TestInspectSaysWhy(t *testing.T) {
 func TestInspectRemoved(t *testing.T) {
 	s := start(t, "dgx-h100", "v2", "runc")
 	s.run(t, "--name", "train", "--gpus", "device=0", "-v", "/dev/nvidia7:/dev/theirs", "-v", "/dev/nvidia0:/dev/ours", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
-	want := []injection{{"mount", "/dev/theirs", "/dev/nvidia7", "an accelerator's, beyond what the lease has"}}
+	want := []injection{{"mount", "/dev/theirs", "/dev/nvidia7", "it belongs to an accelerator that the lease doesn't have"}}
 	if got := s.inspect(t, "train").Removed; !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	table := s.Do(t, s.Berth, "inspect", "--why", "train")
-	if !strings.Contains(strings.Join(strings.Fields(table), " "), "train no mount /dev/theirs an accelerator's, beyond what the lease has") {
+	if !strings.Contains(strings.Join(strings.Fields(table), " "), "train no mount /dev/theirs it belongs to an accelerator that the lease doesn't have") {
 		t.Errorf("the table doesn't have it:\n%s", table)
 	}
 }
