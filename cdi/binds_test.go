@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// Files with places of their own are bound where they can be, over what the image
-// has there; where not, the container starts without them, and a note says why.
+// Files with destinations of their own are bound where that is possible, over the image's files;
+// otherwise the container starts without them, and a note says why.
 func TestPlaceFiles(t *testing.T) {
 	const vulkan, smi = "/usr/share/vulkan/icd.d/nvidia_icd.json", "/usr/bin/nvidia-smi"
 	link := func(to, name string) func(*testing.T, string) {
@@ -107,8 +107,8 @@ func TestPlaceFiles(t *testing.T) {
 	}
 }
 
-// Sockets, directories and views have their places too: nothing is made in a
-// directory of the host that a user mounts, and what can't be made stays out.
+// Sockets, directories and views are bound at their destinations: no mount point is made in a
+// directory of the host that a user mounts, and binds whose mount point can't be made are left out.
 func TestPlaceMounts(t *testing.T) {
 	all := []specs.Mount{
 		bindView("/view/driver", "/proc/driver"), bindView("/view/by-path", ByPath),
@@ -166,7 +166,7 @@ func TestPlaceMounts(t *testing.T) {
 	}
 }
 
-// What EGL, Vulkan and OpenCL read names libraries that only glibc's loader finds.
+// The files of EGL, Vulkan and OpenCL name libraries that only glibc's loader finds.
 func TestFilesOfLibrariesNeedALoader(t *testing.T) {
 	for _, glibc := range []bool{false, true} {
 		root := t.TempDir()

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// ownMachine is that of this machine's libraries.
+// ownMachine is the ELF machine of this machine's libraries.
 func ownMachine() elf.Machine {
 	if runtime.GOARCH == "arm64" {
 		return elf.EM_AARCH64
@@ -30,7 +30,7 @@ func ownMachine() elf.Machine {
 	return elf.EM_X86_64
 }
 
-// library is the least that is a shared library with a name.
+// library returns a minimal shared library with this name.
 func library(soname string, machine elf.Machine) string {
 	const header, program = 64, 56
 	text := "\x00" + soname + "\x00"
@@ -51,7 +51,7 @@ func library(soname string, machine elf.Machine) string {
 	return b.String()
 }
 
-// compatPackage is what NVIDIA's packages bring, of driver 570.1.2.
+// compatPackage returns the files of NVIDIA's package of driver 570.1.2.
 func compatPackage(t *testing.T, root string) {
 	t.Helper()
 	dir := filepath.Join(root, "usr/local/cuda-12.8/compat")
@@ -84,7 +84,7 @@ func prepareCompat(t *testing.T, root string, spec *specs.Spec, may bool) Prepar
 	return p
 }
 
-// leads is the file that the loader finds for libcuda.so.1.
+// leads returns the file that the loader finds for libcuda.so.1.
 func leads(t *testing.T, root string) string {
 	t.Helper()
 	cache, err := ldcache.Parse([]byte(read(t, filepath.Join(root, "etc/ld.so.cache"))))
@@ -93,8 +93,8 @@ func leads(t *testing.T, root string) string {
 	return cache.Entries[max(0, i)].Path
 }
 
-// The image's newer libraries come first in the cache, and a later ldconfig finds
-// them first; a start without them puts that back.
+// The image's newer libraries come first in the cache, and a later ldconfig finds them first; a
+// start without them restores the order.
 func TestForwardCompatibility(t *testing.T) {
 	root := t.TempDir()
 	debianRoot(t, root)
@@ -124,7 +124,7 @@ func TestForwardCompatibility(t *testing.T) {
 	checkFile(t, conf, "/usr/local/nvidia/lib64\n")
 }
 
-// CUDA images have programs look into /usr/local/nvidia before the cache.
+// CUDA images let programs search /usr/local/nvidia before the cache.
 func TestForwardCompatibilityOfSearchPath(t *testing.T) {
 	for _, tt := range []struct {
 		path   string
@@ -144,7 +144,7 @@ func TestForwardCompatibilityOfSearchPath(t *testing.T) {
 	}
 }
 
-// Without a cache in a root that can't be written, the search path says it all.
+// Without a cache and with a read-only root, the search path names all directories.
 func TestForwardCompatibilityWithoutCache(t *testing.T) {
 	p := &preparation{spec: &specs.Spec{Process: &specs.Process{Env: []string{"LD_LIBRARY_PATH=/mine:/usr/local/nvidia/lib64"}}}, dir: testDir(), Prepared: Prepared{Target: Target}}
 	p.newer = compat{entries: []ldcache.Entry{{}}}
@@ -157,8 +157,7 @@ func TestForwardCompatibilityWithoutCache(t *testing.T) {
 	}
 }
 
-// Whatever is in the directory, the container starts with the host's driver unless
-// all is as it should be.
+// Unless everything in the directory is valid, the container starts with the host's driver.
 func TestForwardCompatibilityIsRefused(t *testing.T) {
 	in := func(name, content string) func(*testing.T, string) {
 		return func(t *testing.T, root string) {
@@ -247,7 +246,7 @@ func TestForwardCompatibilityIsRefused(t *testing.T) {
 	}
 }
 
-// The host's own files are never what is found, wherever the image's links lead.
+// Files of the host are never found, wherever the image's links lead.
 func TestCompatStaysInTheRoot(t *testing.T) {
 	host := t.TempDir()
 	root := filepath.Join(host, "root")

@@ -36,7 +36,7 @@ func majors() map[string]uint32 {
 	return map[string]uint32{"nvidia": 195, "nvidia-modeset": 195, "nvidia-uvm": 508, "nvidia-caps": 511, "drm": 226}
 }
 
-// usual is what a container gets that doesn't say what it wants.
+// usual is the selection for a container that makes no choice.
 func usual(features ...gpu.Feature) Selection {
 	return Selection{Capabilities: gpu.Compute | gpu.Utility, Features: features}
 }
@@ -67,7 +67,7 @@ func TestDevices(t *testing.T) {
 		name      string
 		leased    string
 		selection Selection
-		less      string // major that isn't there
+		less      string // name of a missing major
 		want      []edits.Node
 	}{
 		{name: "none", selection: usual("gdrcopy")},
@@ -123,7 +123,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// withoutReasons compares edits without their reasons, of which explain_test.go has tests.
+// withoutReasons compares edits without their reasons, which explain_test.go tests.
 func withoutReasons() cmp.Option { return cmpopts.IgnoreFields(edits.Edits{}, "Reasons") }
 
 func devices(uuids []string) []gpu.Device {
@@ -138,7 +138,7 @@ func TestDevicesRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		leased    string
-		less      string // major that isn't there
+		less      string // name of a missing major
 		selection gpu.Feature
 		want      string
 	}{
@@ -210,8 +210,8 @@ func TestIncludes(t *testing.T) {
 	}
 }
 
-// FuzzIncludes: what an image calls its configuration never stops us, and a line
-// that includes our file is found wherever it stands.
+// FuzzIncludes: no content of an image's configuration makes a start fail, and a line that includes
+// berth's file is found anywhere.
 func FuzzIncludes(f *testing.F) {
 	f.Add("include /etc/ld.so.conf.d/*.conf\n/opt/lib # x\n")
 	f.Add("include [\xff\x00")

@@ -71,8 +71,8 @@ func slicesOf(g gpu.GPU) (all []gpu.Device) {
 	return all
 }
 
-// TestNodeReasonsAreComplete: whatever is wished, each node that comes has a reason, and no
-// reason is one of a node that doesn't.
+// TestNodeReasonsAreComplete: for any selection, each added node has a reason, and each reason has
+// an added node.
 func TestNodeReasonsAreComplete(t *testing.T) {
 	inv := inventory()
 	all := []gpu.Device{inv.GPUs[0].Device(), inv.GPUs[1].SliceDevice(inv.GPUs[1].Slices[0]), inv.GPUs[1].SliceDevice(inv.GPUs[1].Slices[1])}
@@ -90,8 +90,8 @@ func TestNodeReasonsAreComplete(t *testing.T) {
 	})
 }
 
-// explained checks that whatever the edits add has a reason, and that no reason is one of
-// what they don't add.
+// explained checks that everything that the edits add has a reason, and that each reason belongs to
+// something added.
 func explained(t interface{ Errorf(string, ...any) }, e edits.Edits) {
 	var added [][2]string
 	for _, n := range e.Nodes {
@@ -121,8 +121,8 @@ func explained(t interface{ Errorf(string, ...any) }, e edits.Edits) {
 	}
 }
 
-// TestRootReasons: each of the driver's files comes for the capabilities that choose it, and
-// whichever way the loader was told is known.
+// TestRootReasons: each of the driver's files has the capabilities that select it as its reason,
+// and each way of telling the loader has one.
 func TestRootReasons(t *testing.T) {
 	dir := testDir()
 	dir.Libraries = append(dir.Libraries, driver.Library{File: "lib/libcuda.so.550.1", Bits: 32}, driver.Library{File: "lib64/libnvidia-newer.so.550.1", Bits: 64})
@@ -159,7 +159,7 @@ func TestRootReasons(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	// An image's own search path is none of ours.
+	// berth doesn't explain an image's own search path.
 	if e := DescribeRoot(Target, []string{"LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64"}, dir, caps, RootOptions{}); e.Why("variable", "LD_LIBRARY_PATH") != "" {
 		t.Error("the image's LD_LIBRARY_PATH is explained")
 	}

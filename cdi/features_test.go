@@ -22,7 +22,7 @@ func serve(t *testing.T, root, name string) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
-// short is a directory whose path leaves room for a socket's.
+// short returns a directory with a path so short that sockets fit into it.
 func short(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "berth-")

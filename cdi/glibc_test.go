@@ -21,7 +21,7 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// needs skips a test without root or programs, unless the tests must not skip.
+// needs skips a test without root or programs; where skips are forbidden it fails.
 func needs(t *testing.T, programs ...string) {
 	t.Helper()
 	missing := ""
@@ -42,8 +42,8 @@ func needs(t *testing.T, programs ...string) {
 	}
 }
 
-// privateMounts gives the rest of the test a mount namespace of its own, which
-// ends with the test: the thread is never unlocked and dies with the goroutine.
+// privateMounts gives the rest of the test a mount namespace of its own. The thread is never
+// unlocked, so it ends with the test's goroutine.
 func privateMounts(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -79,8 +79,8 @@ int main(int argc, char **argv) {
 }
 `
 
-// glibcRoot is the least that runs a dynamic program and ldconfig: this machine's
-// loader, C library and ldconfig, and a program that opens libraries.
+// glibcRoot makes a minimal root that runs a dynamic program and ldconfig: this machine's loader, C
+// library and ldconfig, and a program that opens libraries.
 func glibcRoot(t *testing.T, root string) {
 	t.Helper()
 	source := filepath.Join(t.TempDir(), "open.c")
@@ -105,7 +105,7 @@ func glibcRoot(t *testing.T, root string) {
 	must(t, os.MkdirAll(filepath.Join(root, "var/cache/ldconfig"), 0o755))
 }
 
-// where makes a library that says what it is.
+// where makes a library that returns this text.
 func where(t *testing.T, path, soname, answer string) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -129,7 +129,7 @@ func realDriver(t *testing.T) driver.Dir {
 	return dir
 }
 
-// mountAll does what a runtime does with the bind mounts.
+// mountAll makes the bind mounts as a runtime does.
 func mountAll(t *testing.T, root string, mounts []specs.Mount) {
 	t.Helper()
 	for _, m := range mounts {
@@ -219,7 +219,7 @@ func TestReadOnlyRoot(t *testing.T) {
 	for _, m := range p.Edits.Mounts {
 		places = append(places, m.Destination)
 	}
-	// nvidia-smi has no place in /usr/bin, and that is said.
+	// nvidia-smi can't be bound in /usr/bin, and a note says so.
 	if d := cmp.Diff([]string{Target, cachePath}, places); d != "" || len(p.Notes) != 1 {
 		t.Errorf("mounts (-want +got):\n%s\nnotes %q", d, p.Notes)
 	}

@@ -31,7 +31,7 @@ func bindOne(t *testing.T, state string, content []byte) *preparation {
 	return p
 }
 
-// age makes everything in the directory look unused for long.
+// age makes all files in the directory look unused for a long time.
 func age(t *testing.T, dir string) {
 	t.Helper()
 	names, err := os.ReadDir(dir)
@@ -81,8 +81,8 @@ func TestBoundCachesAreBounded(t *testing.T) {
 	}
 }
 
-// A cache that a runtime may be about to bind isn't removed for another; then
-// that one has to do without.
+// A cache that a runtime may be about to bind isn't removed for another one, which then can't be
+// stored.
 func TestBoundCachesInUseStay(t *testing.T) {
 	state := t.TempDir()
 	large := func(i byte) []byte { return bytes.Repeat([]byte{i}, 4<<20) }
@@ -104,7 +104,8 @@ func TestBoundCachesInUseStay(t *testing.T) {
 	}
 }
 
-// Who may mount can write through a bind: what others get is looked at.
+// A container that may mount can write through its bind: the content is checked before another one
+// gets it.
 func TestBoundCacheThatWasChanged(t *testing.T) {
 	state := t.TempDir()
 	file := bindOne(t, state, []byte("right")).Edits.Mounts[0].Source
@@ -117,7 +118,7 @@ func TestBoundCacheThatWasChanged(t *testing.T) {
 func TestLargeCachesAreNotRemembered(t *testing.T) {
 	p := unwritable(t.TempDir())
 	memory := filepath.Join(p.state, "ldmemo")
-	p.mergedCache(bytes.Repeat([]byte("\n"), 10)) // no cache: noted, not remembered
+	p.mergedCache(bytes.Repeat([]byte("\n"), 10)) // an invalid cache is noted, and the result isn't stored
 	p.mergedCache(image().Bytes())
 	p.mergedCache(many("large", 30000).Bytes())
 	if count, size := usage(t, memory); count != 1 || size > 1<<20 {
@@ -134,8 +135,8 @@ func TestLargeCachesAreNotRemembered(t *testing.T) {
 	}
 }
 
-// TestMemory: of an image with thousands of libraries the merged cache is remembered,
-// and of a root that was prepared before, that it is as it should be.
+// TestMergedCachesAreStored: the merged cache of an image with thousands of libraries is stored,
+// and for a root that was prepared before, that it is unchanged.
 func TestMemory(t *testing.T) {
 	p := unwritable(t.TempDir())
 	old := many("app", 12000).Bytes()
@@ -153,7 +154,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// many is a cache with so many libraries beside the image's own.
+// many returns a cache with this many libraries beside the image's own.
 func many(name string, count int) ldcache.Cache {
 	cache := image()
 	for i := range count {
@@ -164,7 +165,7 @@ func many(name string, count int) ldcache.Cache {
 	return cache
 }
 
-// On a disk that has become read-only, a file that is there already serves on.
+// On a disk that has become read-only, an existing file is still used.
 func TestBoundFileOnReadOnlyDisk(t *testing.T) {
 	testutil.NeedRoot(t)
 	disk := t.TempDir()

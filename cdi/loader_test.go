@@ -9,9 +9,9 @@ import (
 	"github.com/berth-gpu/berth/cdi/ldcache"
 )
 
-// What a loader finds, on machines that these tests don't run on too. The numbers
-// are glibc's (ldconfig.h: FLAG_ELF_LIBC6 with FLAG_X8664_LIB64, FLAG_AARCH64_LIB64),
-// the paths those of the processors' ABIs.
+// The entries that a loader finds, also for machines on which these tests don't run. The numbers
+// are glibc's (ldconfig.h: FLAG_ELF_LIBC6 with FLAG_X8664_LIB64, FLAG_AARCH64_LIB64), the paths
+// those of the processors' ABIs.
 func TestMachines(t *testing.T) {
 	dir := driver.Dir{Manifest: driver.Manifest{Libraries: []driver.Library{
 		{File: "lib64/libcuda.so.550.1", Names: []string{"libcuda.so.1"}, Bits: 64},
@@ -38,7 +38,7 @@ func TestMachines(t *testing.T) {
 			if d := cmp.Diff(append([]ldcache.Entry{entry}, tt.narrow...), m.driverEntries(dir, Target)); d != "" {
 				t.Errorf("entries (-want +got):\n%s", d)
 			}
-			// The loader finds them in a cache that was written and read again.
+			// The entries survive writing and parsing the cache.
 			cache, err := ldcache.Parse(ldcache.Cache{}.Merge(m.driverEntries(dir, Target)).Bytes())
 			if err != nil || len(cache.Entries) != 1+len(tt.narrow) || cache.Entries[0].Flags != tt.flags {
 				t.Errorf("%+v, %v", cache, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// fabric is a /sys with adapters mlx5_0 to mlx5_2, whose nodes are numbered from the end.
+// fabric makes a /sys with adapters mlx5_0 to mlx5_2, whose nodes are numbered from the end.
 func fabric(t *testing.T) (NICs, gpu.Inventory) {
 	t.Helper()
 	n := NICs{Host: gpu.Host{Sys: t.TempDir()}, State: t.TempDir()}
@@ -140,8 +140,8 @@ func TestHidden(t *testing.T) {
 	}
 }
 
-// TestSharedViews: who shares an adapter has a list of its own, for a container that may
-// mount can write to it.
+// TestSharedViews: each lease of a shared adapter has a list of its own, because a container that
+// may mount can write to it.
 func TestSharedViews(t *testing.T) {
 	n, inv := fabric(t)
 	of := func(shared bool, lease string) string {
@@ -159,7 +159,8 @@ func TestSharedViews(t *testing.T) {
 	}
 }
 
-// TestNICsRefuse: what the kernel calls otherwise than the inventory isn't what was leased.
+// TestNICsRefuse: an adapter whose name or identity differs from the inventory isn't the leased
+// one.
 func TestNICsRefuse(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
@@ -186,7 +187,7 @@ func TestNICsRefuse(t *testing.T) {
 	}
 }
 
-// TestRenumbered: a node may have another number than at discovery; the name decides.
+// TestRenumbered: a node may have another number than at discovery; the adapter's name decides.
 func TestRenumbered(t *testing.T) {
 	n, inv := fabric(t)
 	inv.NICs[1].Uverbs = "uverbs0"

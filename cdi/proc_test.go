@@ -41,7 +41,7 @@ func procHost(t *testing.T) gpu.Host {
 	return gpu.Host{Proc: proc}
 }
 
-// TestProcEdits: what isn't of the leased devices is masked, and whole directories at once.
+// TestProcEdits: the files of devices that aren't leased are masked, whole directories at once.
 func TestProcEdits(t *testing.T) {
 	const always = "nvidia/suspend nvidia-caps-imex-channels "
 	for _, tt := range []struct {

@@ -61,7 +61,7 @@ func ours(target string) []ldcache.Entry {
 	return all
 }
 
-// debianRoot has what matters of Debian's libc-bin, with a loader that isn't run.
+// debianRoot has the relevant files of Debian's libc-bin, with a loader that isn't run.
 func debianRoot(t *testing.T, root string) {
 	t.Helper()
 	for _, l := range machineOf(runtime.GOARCH).loaders {
@@ -93,8 +93,8 @@ func TestPrepareRoot(t *testing.T) {
 		name string
 		make func(t *testing.T, root string)
 		spec specs.Spec
-		// want files of the root; a missing one is "-", a cache is given as entries
-		cache  []ldcache.Entry // nil: there must be none
+		// want are files of the root; "-" stands for a missing one, and a cache is given as entries
+		cache  []ldcache.Entry // nil: there must be no such file
 		want   map[string]string
 		target string
 		notes  int
@@ -320,7 +320,7 @@ func noLeftovers(t *testing.T, root string) {
 	}))
 }
 
-// TestHostileRoot checks that whatever an image's etc is, the host's stays as it is.
+// TestHostileRoot checks that the host's /etc stays as it is, whatever the image's etc is.
 func TestHostileRoot(t *testing.T) {
 	link := func(to, name string) func(t *testing.T, root, host string) {
 		return func(t *testing.T, root, host string) {
@@ -391,7 +391,7 @@ func TestHostileRoot(t *testing.T) {
 	}
 }
 
-// cacheOf is where the container sees its cache.
+// cacheOf returns the path of the cache that the container sees.
 func cacheOf(root string) string {
 	if to, err := os.Readlink(filepath.Join(root, "etc")); err == nil && to == "/" {
 		return filepath.Join(root, "ld.so.cache")
@@ -399,7 +399,7 @@ func cacheOf(root string) string {
 	return filepath.Join(root, "etc/ld.so.cache")
 }
 
-// listing is everything below host but for the root: names, kinds and content.
+// listing returns names, kinds and content of everything below host except the root.
 func listing(t *testing.T, host, except string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

@@ -17,8 +17,8 @@ func newViews(t *testing.T) Views {
 	return Views{State: filepath.Join(t.TempDir(), "state"), Epoch: "1"}
 }
 
-// shown says what a container sees of a mount: content, the target of a link, "/"
-// for a directory with nothing in it.
+// shown returns what a container sees of a mount: content, the target of a link, "/" for an empty
+// directory.
 func shown(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -44,7 +44,7 @@ func shown(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// Containers with the same devices share a view; whatever it depends on makes another.
+// Containers with the same devices share a view; any other input makes another view.
 func TestViewsAreShared(t *testing.T) {
 	v := newViews(t)
 	source := func(v Views, inv gpu.Inventory, leased string, caps gpu.Capabilities) string {
@@ -76,7 +76,7 @@ func TestViewsAreShared(t *testing.T) {
 	}
 }
 
-// Who may mount can write through the bind: the next container gets what was meant.
+// A container that may mount can write through the bind: the next one gets the original content.
 func TestChangedViewIsMadeAnew(t *testing.T) {
 	v := newViews(t)
 	leased, selection := devices([]string{"GPU-a"}), Selection{Capabilities: gpu.Graphics}

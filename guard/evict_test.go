@@ -55,7 +55,7 @@ func newEviction(t *testing.T) *eviction {
 	return e
 }
 
-// process is one that runs in a cgroup.
+// process starts a process in a cgroup.
 func (e *eviction) process(group string, flags uintptr) *exec.Cmd {
 	e.Helper()
 	cmd := exec.Command("sleep", "1000")
@@ -73,7 +73,7 @@ func (e *eviction) process(group string, flags uintptr) *exec.Cmd {
 	return cmd
 }
 
-// isAlive is false for one that was killed and that nobody has waited for.
+// isAlive is false for a killed process, even if it is a zombie.
 func (e *eviction) isAlive(cmd *exec.Cmd) bool {
 	e.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
@@ -83,7 +83,7 @@ func (e *eviction) isAlive(cmd *exec.Cmd) bool {
 	return !strings.Contains(string(stat), ") Z ")
 }
 
-// lease is one of a container whose runtime has ended, in a cgroup as it is.
+// lease takes a lease for a container whose runtime has ended, in a cgroup as it is.
 func (e *eviction) lease(name, group string) {
 	e.Helper()
 	namespace, err := process.Namespace("/proc", os.Getpid())
@@ -118,7 +118,7 @@ func (e *eviction) init(name, group string, flags uintptr) *exec.Cmd {
 	return cmd
 }
 
-// evict ends the first lease, and returns how many are left.
+// evict evicts the holder of the first lease, and returns how many leases are left.
 func (e *eviction) evict() (left int, err error) {
 	e.Helper()
 	v, err := e.Ledger.View()
@@ -133,7 +133,7 @@ func (e *eviction) evict() (left int, err error) {
 	return len(all), err
 }
 
-// Whoever was in the cgroup before the container lives on.
+// Processes that were in the cgroup before the container survive.
 func TestEvictSparesBystanders(t *testing.T) {
 	t.Run("init ends all", func(t *testing.T) {
 		e := newEviction(t)
@@ -168,7 +168,7 @@ func TestEvictSparesBystanders(t *testing.T) {
 	})
 }
 
-// In a cgroup of its own, all of the container is ended.
+// A container with a cgroup of its own is ended as a whole.
 func TestEvictOwnCgroup(t *testing.T) {
 	e := newEviction(t)
 	e.lease("a", e.group)
@@ -180,7 +180,8 @@ func TestEvictOwnCgroup(t *testing.T) {
 	}
 }
 
-// TestHeldLockIsNoSurvivor: the error of a lock that was held for too long isn't taken for a process that can't be ended.
+// TestHeldLockIsNoSurvivor: the error of a lock that was held for too long isn't reported as a
+// process that can't be ended.
 func TestHeldLockIsNoSurvivor(t *testing.T) {
 	held := &ledger.LockError{HeldError: &lock.HeldError{Path: "ledger.lock", Err: context.DeadlineExceeded}}
 	if isExitTimeout(fmt.Errorf("end holder: %w", held)) {

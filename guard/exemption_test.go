@@ -21,7 +21,7 @@ func TestExempt(t *testing.T) {
 	tests := []struct {
 		name, bundle string
 		annotations  map[string]string
-		content      string // of the key's file, "" for none configured
+		content      string // mode of the key's file
 		mode         os.FileMode
 		want         bool
 		err          string
@@ -72,7 +72,7 @@ func needsRoot(t *testing.T) {
 	t.Skip("needs root")
 }
 
-// A key counts only in a file that nobody but root can have made or read.
+// A key counts only in a file that only root can have written or read.
 func TestExemptKeyIsRoots(t *testing.T) {
 	needsRoot(t)
 	const secret = "0123456789abcdef0123"
@@ -100,7 +100,7 @@ func TestExemptKeyIsRoots(t *testing.T) {
 			if got || err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %v, %v; want %q", got, err, tt.err)
 			}
-			// It is nobody's concern who doesn't ask.
+			// The key's file doesn't matter for a container without the annotation.
 			if got, err := g.IsExempt(annotated(nil), ""); got || err != nil {
 				t.Errorf("without a key: %v, %v", got, err)
 			}

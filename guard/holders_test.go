@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The processes of tasks that have ended, of which thousands are kept, are looked for no more.
+// For tasks that have ended, of which thousands may be kept, no process is searched for.
 func TestEndedTasksHoldNothing(t *testing.T) {
 	e := newEviction(t)
 	tasks := t.TempDir()

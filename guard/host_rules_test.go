@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// TestHostRules: which nodes are guarded, and what leases of GPUs, slices and adapters open.
+// TestHostRules: the guarded nodes, and those that leases of GPUs, slices and adapters open.
 func TestHostRules(t *testing.T) {
 	root, sys := t.TempDir(), t.TempDir()
 	for _, dir := range []string{"/berth/a", "/berth/slice", "/engine/berth-7.8-00000001/c", "/system.slice/dcgm.service", "/nic"} {

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// What others left beside a new outer cgroup goes if nobody uses it; whatever can't go
-// stands in the way of no container.
+// A new outer cgroup's creation removes unused outer cgroups beside it; one that can't be removed
+// makes it no error.
 func TestCreateOuterCgroupSweeps(t *testing.T) {
 	e := newEviction(t)
 	start, err := process.Start("/proc", os.Getppid())
@@ -44,7 +44,7 @@ func TestCreateOuterCgroupSweeps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer held.Close() // only locked
+	defer held.Close() // only its lock matters
 	if err := lock.TryAcquire(int(held.Fd()), lock.Exclusive); err != nil {
 		t.Fatal(err)
 	}
@@ -72,8 +72,8 @@ func TestCreateOuterCgroupSweeps(t *testing.T) {
 	}
 }
 
-// Slices that others left go wherever they are, with what systemd was told of them,
-// also where only that is left.
+// Unused outer slices are removed wherever they are, with their drop-ins, also where only the
+// drop-in is left.
 func TestCreateOuterCgroupSweepsSlices(t *testing.T) {
 	e := newEviction(t)
 	e.Units = t.TempDir()

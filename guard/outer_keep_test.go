@@ -21,8 +21,8 @@ func (e *eviction) has(group string) bool {
 	return err == nil
 }
 
-// An outer cgroup in which nobody lives stays for a container that may be about to
-// come: while its maker lives, which isn't the one who asks, and while there is a lease.
+// An empty outer cgroup stays for a container that may be about to be created: while the process
+// that created it lives (unless that is the caller), and while there is a lease.
 func TestOuterIsKeptForWhoComes(t *testing.T) {
 	e := newEviction(t)
 	start, err := process.Start("/proc", os.Getppid())
@@ -55,7 +55,7 @@ func TestOuterIsKeptForWhoComes(t *testing.T) {
 	}
 }
 
-// Without device rules there is nothing that an outer cgroup could hold.
+// Without device rules there is nothing that an outer cgroup could enforce.
 func TestCreateOuterCgroupNeedsRules(t *testing.T) {
 	e := newEviction(t)
 	for name, spec := range map[string]*specs.Spec{"nothing": {}, "no resources": {Linux: &specs.Linux{}}} {

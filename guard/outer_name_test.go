@@ -61,7 +61,7 @@ func TestOuterNames(t *testing.T) {
 	}
 }
 
-// procfs is one that says when this process started, and in which cgroup the first is.
+// procfs makes a procfs with the start time of this process and the cgroup of the first one.
 func procfs(t *testing.T, start uint64, first string) gpu.Host {
 	t.Helper()
 	proc := t.TempDir()
@@ -76,7 +76,7 @@ func procfs(t *testing.T, start uint64, first string) gpu.Host {
 	return gpu.Host{Proc: proc}
 }
 
-// Who makes an outer cgroup is looked for where it was read, wherever that is.
+// The name of an outer cgroup has its creator, whose life is checked in the same procfs.
 func TestMakerIsReadInOnePlace(t *testing.T) {
 	n := Guard{Host: procfs(t, 4711, "/")}
 	outer, err := n.newOuterPath("/docker/c1", false)
@@ -88,7 +88,7 @@ func TestMakerIsReadInOnePlace(t *testing.T) {
 	}
 }
 
-// There is no outer slice where it can't be said that systemd takes it over.
+// There is no outer slice where systemd would not adopt it.
 func TestCanBeSlice(t *testing.T) {
 	root := os.Geteuid() == 0
 	for _, tt := range []struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// written is a rule as a spec has it, with whatever number.
+// written returns a rule as a spec has it, with any numbers.
 func written(verb bool, kind string, major, minor *int64, access string) specs.LinuxDeviceCgroup {
 	return specs.LinuxDeviceCgroup{Allow: verb, Type: kind, Major: major, Minor: minor, Access: access}
 }
@@ -21,8 +21,8 @@ func number(n int64) *int64 { return &n }
 
 const wrap = int64(1) << 32
 
-// What runtimes read differently from one another, or from berth, is refused:
-// with a lease and without.
+// Rules that runtimes read differently from one another, or from berth, are refused, with a lease
+// and without.
 func TestOddRulesAreRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -90,7 +90,7 @@ func refused(t *testing.T, spec *specs.Spec, want string) {
 	}
 }
 
-// What engines write isn't odd.
+// Rules that engines write are accepted.
 func TestCheckTakesWhatEnginesWrite(t *testing.T) {
 	usual := specOf()
 	usual.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{
@@ -113,13 +113,12 @@ func TestCheckTakesWhatEnginesWrite(t *testing.T) {
 	}
 }
 
-// reading is what a runtime makes of a rule: the narrowing of its integers, its
-// idea of "any", and how it reads the type.
+// reading is how a runtime reads a rule: the narrowing of its integers, its idea of "any", and how
+// it reads the type.
 type reading func(specs.LinuxDeviceCgroup) (kind string, major, minor int64, access string)
 
-// readings of the runtimes that there are, and of ones that are as careless in
-// other ways. Numbers are pointers in runc, and C's int in crun; both take what is
-// negative for any.
+// readings are those of existing runtimes, and of runtimes with similar mistakes. Numbers are
+// pointers in runc, and C's int in crun; both take negative numbers for any.
 func readings() map[string]reading {
 	value := func(p *int64) int64 {
 		if p == nil {
@@ -165,8 +164,8 @@ func readings() map[string]reading {
 	}
 }
 
-// No list that any of the readings opens an accelerator by goes by as none of
-// ours: it is refused, or walled.
+// No rule list that opens an accelerator by one of the readings is passed on: it is refused, or
+// rewritten.
 func TestNoReadingOpensWhatIsUnconcerned(t *testing.T) {
 	accelerators := gpu.AcceleratorMajors(testHost().Majors)
 	draw := rapid.Custom(func(t *rapid.T) specs.LinuxDeviceCgroup {

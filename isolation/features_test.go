@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// features are nodes of devices that go with GPUs, each of another driver.
+// features are the nodes of devices that go with GPUs, each of another driver.
 func features() map[string]Number {
 	return map[string]Number{
 		"/dev/nvidia-fs0": {240, 0}, "/dev/nvidia-fs15": {240, 15}, "/dev/gdrdrv": {241, 0},
@@ -24,7 +24,7 @@ func features() map[string]Number {
 	}
 }
 
-// displays are DRM nodes of a card that is no accelerator.
+// displays are the DRM nodes of a card that is no accelerator.
 func displays() map[string]Number {
 	return map[string]Number{"/dev/dri/card1": {226, 1}, "/dev/dri/renderD129": {226, 129}}
 }
@@ -54,7 +54,7 @@ func featureHost() Host {
 	return h
 }
 
-// wishes are the ways in which a spec brings all of these nodes.
+// specsWithNodes are specs that bring all of these nodes, each in another way.
 func wishes() map[string]*specs.Spec {
 	denyAll := deny("", every, every, "rwm")
 	device, bind, whole := specOf(denyAll), specOf(denyAll), specOf(denyAll, allow("c", 1, 3, "rwm"))
@@ -76,8 +76,8 @@ func wishes() map[string]*specs.Spec {
 	}
 }
 
-// TestFeaturesAreRestricted: whichever way they come, devices that go with GPUs are
-// closed unless they are leased, each by itself; a display stays what it was.
+// TestFeaturesAreRestricted: devices that go with GPUs are closed unless they are leased one by
+// one, in whichever way a spec brings them. A display stays as it was.
 func TestFeaturesAreRestricted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -114,8 +114,7 @@ func TestFeaturesAreRestricted(t *testing.T) {
 	}
 }
 
-// carried: of the nodes and binds that came along only those of leased devices and
-// of displays are left.
+// carried checks that only the nodes and binds of leased devices and of displays are left.
 func carried(t *testing.T, spec *specs.Spec, leased []edits.Node) {
 	t.Helper()
 	shown := 0
@@ -138,8 +137,8 @@ func carried(t *testing.T, spec *specs.Spec, leased []edits.Node) {
 	}
 }
 
-// TestDisplayAloneConcernsNobody: a container with nothing but a display's nodes is
-// passed on as it is.
+// TestDisplayAloneIsNoAccelerator: the spec of a container with a display's nodes only isn't
+// changed.
 func TestDisplayAloneConcernsNobody(t *testing.T) {
 	spec := specOf(deny("", every, every, "rwm"), allow("c", 226, 1, "rw"), allow("c", 226, 129, "rw"))
 	spec.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/dri/card1", Type: "c", Major: 226, Minor: 1}}

@@ -12,14 +12,13 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// cgroup is a reference for what a list of device rules means: cgroup v1's
-// behaviours and exceptions, as runc emulates them for both versions. It is
-// written from the kernel's documentation of the devices controller, not from the
-// code under test.
+// cgroup is a reference for the meaning of a rule list: cgroup v1's behaviours and exceptions, as
+// runc emulates them for both versions. It is written from the kernel's documentation of the
+// devices controller, not from the code under test.
 type cgroup struct {
 	allowAll   bool
 	exceptions map[triple]string
-	// refused: runc wouldn't take the list.
+	// refused: runc refuses the list.
 	refused bool
 }
 
@@ -51,7 +50,7 @@ func run(rules []specs.LinuxDeviceCgroup) *cgroup {
 	return c
 }
 
-// may says whether a device can be opened for this access.
+// may reports whether a device can be opened with this access.
 func (c *cgroup) may(kind string, major, minor int64, access string) bool {
 	for t, a := range c.exceptions {
 		if t.kind != kind || t.major != every && t.major != major || t.minor != every && t.minor != minor {
@@ -90,8 +89,8 @@ func overlap(a, b string) bool {
 	return false
 }
 
-// lastWins is how crun reads a list on cgroup v2: the last rule that speaks of the
-// device and of all of the access decides, and without one it is denied.
+// lastWins reads a list as crun does on cgroup v2: the last rule that matches the device and the
+// whole access decides; without one the access is denied.
 func lastWins(rules []specs.LinuxDeviceCgroup, kind string, major, minor int64, access string) bool {
 	for i := len(rules) - 1; i >= 0; i-- {
 		r := edits.FromSpec(rules[i])
@@ -107,7 +106,7 @@ func drawRules(t *rapid.T) []edits.Rule {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) edits.Rule {
 		r := edits.Rule{
 			Allow: rapid.Bool().Draw(t, "allow"),
-			// Whole lists are denied or allowed now and then, as engines do.
+			// Now and then a rule denies or allows everything, as engines' rules do.
 			Type:   rapid.SampledFrom([]string{"", "a", "c", "c", "c", "c", "b", "b"}).Draw(t, "type"),
 			Major:  rapid.SampledFrom([]int64{every, 1, 5, 8, 10, 195, 226, 508, 600}).Draw(t, "major"),
 			Minor:  rapid.SampledFrom([]int64{every, every, 0, 1, 2}).Draw(t, "minor"),
@@ -120,9 +119,8 @@ func drawRules(t *rapid.T) []edits.Rule {
 	}), 0, 7).Draw(t, "rules")
 }
 
-// TestDeviceRulesHold: of accelerators a container opens what it leased and nothing
-// else, whatever rules, nodes and binds the spec came with; everything else
-// answers as before.
+// TestDeviceRulesHold: a container opens the accelerators that it leased and no others, whatever
+// rules, nodes and binds the spec has; access to other devices stays the same.
 func TestDeviceRulesHold(t *testing.T) {
 	accelerators := gpu.AcceleratorMajors(testHost().Majors)
 	rapid.Check(t, func(t *rapid.T) {
@@ -159,8 +157,8 @@ func TestDeviceRulesHold(t *testing.T) {
 			for minor := range int64(4) {
 				for _, access := range []string{"r", "w", "rw"} {
 					got, crun := is.may("c", major, minor, access), lastWins(after, "c", major, minor, access)
-					// What is passed on may say to each runtime what it said before:
-					// a list that opens no accelerator, and access given in pieces.
+					// Lists that are passed on may mean different things to different runtimes, as
+					// before: a list that opens no accelerator, and access given in pieces.
 					if got != crun && (e.Rules != nil && len(access) == 1 || accelerator(Number{major, minor})) {
 						t.Fatalf("c %d:%d %s: runc says %v, crun %v: %s", major, minor, access, got, crun, show(after))
 					}
@@ -184,7 +182,7 @@ func TestDeviceRulesHold(t *testing.T) {
 	})
 }
 
-// sameAsBefore allows less than before only where the old list had a hole, or
+// sameAsBefore accepts that less is allowed than before only where the old list had a hole, or
 // where runc would have refused it.
 func sameAsBefore(t *rapid.T, was *cgroup, got bool, before, after []specs.LinuxDeviceCgroup, kind string, major, minor int64, access string) {
 	want := was.may(kind, major, minor, access) || inPieces(was, kind, major, minor, access)
@@ -196,7 +194,7 @@ func sameAsBefore(t *rapid.T, was *cgroup, got bool, before, after []specs.Linux
 	}
 }
 
-// inPieces says that each letter of the access was allowed, if not all by one rule.
+// inPieces reports whether each letter of the access was allowed, though not all by one rule.
 func inPieces(was *cgroup, kind string, major, minor int64, access string) bool {
 	for _, letter := range access {
 		if !was.may(kind, major, minor, string(letter)) {
@@ -206,7 +204,7 @@ func inPieces(was *cgroup, kind string, major, minor int64, access string) bool 
 	return true
 }
 
-// holed says that a single rule is denied somewhere after an allow.
+// holed reports whether a single rule is denied after an allow.
 func holed(rules []specs.LinuxDeviceCgroup) bool {
 	allowed := false
 	for _, s := range rules {

@@ -279,7 +279,7 @@ func TestAcceleratorInSpec(t *testing.T) {
 				t.Errorf("RestrictDevices without a lease: %+v, gone %q", e, gone)
 			}
 			plain := Host{Majors: []gpu.Major{{Number: 1, Name: "mem"}}, Stat: testHost().Stat}
-			want := tt.want && tt.name != "node" // its major is some driver's, and not assigned for good
+			want := tt.want && tt.name != "node" // its major belongs to a driver now, and isn't reserved
 			if got, err := AcceleratorInSpec(tt.spec, plain); got != want || err != nil {
 				t.Errorf("on a host without an accelerator's driver: %v, %v", got, err)
 			}

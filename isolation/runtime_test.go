@@ -21,8 +21,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// TestMain lets the test binary be the program inside a container: it opens the
-// devices that it is told and says what came of it.
+// TestMain lets the test binary be the program inside a container: it opens the devices that its
+// arguments name, and prints the results.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "probe" {
 		probe(os.Args[2:])
@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// probe makes a node for each device, of its own where it may and else the one
-// that the image has, and opens it.
+// probe makes a node for each device where it may, otherwise takes the node of the image, and opens
+// it.
 func probe(numbers []string) {
 	for _, number := range numbers {
 		var major, minor uint32
@@ -54,7 +54,7 @@ func probe(numbers []string) {
 	}
 }
 
-// need skips the test without root or a program, unless it must not.
+// need skips the test without root or a program; where skips are forbidden it fails.
 func need(t *testing.T, programs ...string) {
 	t.Helper()
 	missing := ""
@@ -75,9 +75,8 @@ func need(t *testing.T, programs ...string) {
 	}
 }
 
-// TestRuntimesHoldDeviceRules runs containers whose specs were written to let them out.
-// No driver answers for the numbers: opening gives ENXIO where the rules allow it
-// and EPERM where they don't.
+// TestRuntimesHoldDeviceRules runs containers with hostile specs. No driver has the numbers:
+// opening gives ENXIO where the rules allow it and EPERM where they don't.
 func TestRuntimesHoldDeviceRules(t *testing.T) {
 	for _, tt := range []struct{ runtime, cgroup string }{{"runc", "v1"}, {"runc", "v2"}, {"crun", "v1"}, {"crun", "v2"}} {
 		for name, rules := range wild() {
@@ -113,7 +112,7 @@ func only(t *testing.T, version string) {
 	}
 }
 
-// raisesLimits says that this process may raise hard limits of resources.
+// raisesLimits reports whether this process may raise hard limits of resources.
 func raisesLimits(t *testing.T) bool {
 	t.Helper()
 	var limit unix.Rlimit
@@ -127,7 +126,7 @@ func raisesLimits(t *testing.T) bool {
 	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// wild are rule lists of engines, and worse.
+// wild are rule lists of engines, and hostile ones.
 func wild() map[string][]edits.Rule {
 	denyAll := deny("", every, every, "rwm")
 	return map[string][]edits.Rule{
@@ -142,7 +141,7 @@ func wild() map[string][]edits.Rule {
 	}
 }
 
-// realHost is this machine with an accelerator driver that isn't loaded.
+// realHost is this machine, with an additional accelerator driver that isn't loaded.
 func realHost(t *testing.T) Host {
 	t.Helper()
 	f, err := os.Open("/proc/devices")
@@ -219,18 +218,18 @@ func runContainer(t *testing.T, name string, spec *specs.Spec) string {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		_ = exec.Command(name, "--root", state, "delete", "--force", id).Run() // whatever is left of it
+		_ = exec.Command(name, "--root", state, "delete", "--force", id).Run() // the container may be gone already
 		t.Fatalf("%s: %v: %s\n%s", name, err, stderr.String(), config)
 	}
 	return string(out)
 }
 
-// removeCgroups takes away what a runtime that failed has left behind.
+// removeCgroups removes the cgroups that a failed runtime has left.
 func removeCgroups(id string) {
 	left, err := filepath.Glob("/sys/fs/cgroup/*/" + id)
 	if err == nil {
 		for _, dir := range append(left, "/sys/fs/cgroup/"+id) {
-			_ = unix.Rmdir(dir) // mostly there is nothing
+			_ = unix.Rmdir(dir) // usually there is none
 		}
 	}
 }

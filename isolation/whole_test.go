@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// Rules for single devices are another tool's gift, and stay.
+// Rules for single devices stay, because another tool has set them.
 func TestWithoutWholeMajors(t *testing.T) {
 	all, none := allow("a", every, every, "rwm"), deny("a", every, every, "rwm")
 	mem, one, display := allow("c", 1, every, "rwm"), allow("c", 195, 3, "rw"), allow("c", 226, 0, "rw")
@@ -46,8 +46,8 @@ func TestWithoutWholeMajors(t *testing.T) {
 	}
 }
 
-// What is denied to a running container leaves displays and single devices, whatever minors
-// the kernel gives to other cards.
+// Displays and single devices aren't denied to a running container, whatever minors the kernel
+// gives to other cards.
 func TestDenyAccelerators(t *testing.T) {
 	h := testHost()
 	h.Ordinary = []Number{{226, 0}}

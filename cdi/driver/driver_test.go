@@ -28,7 +28,7 @@ func script(t testing.TB, path string) {
 	testutil.Must(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 }
 
-// debian lays a driver root out as Debian's packages do.
+// debian makes a driver root with the layout of Debian's packages.
 func debian(t *testing.T) gpu.Host {
 	t.Helper()
 	root := t.TempDir()
@@ -38,7 +38,7 @@ func debian(t *testing.T) gpu.Host {
 	writeLibrary(t, filepath.Join(current, "libnvidia-ml.so."+version), "libnvidia-ml.so.1")
 	writeLibrary(t, filepath.Join(libs, "libnvidia-glcore.so."+version), "libnvidia-glcore.so."+version)
 	writeLibrary(t, filepath.Join(libs, "libunrelated.so.1.2"), "libunrelated.so.1")
-	// Two libraries want one name: the first in order has it.
+	// Two libraries claim one name: the first in order gets it.
 	writeLibrary(t, filepath.Join(libs, "libcudb.so."+version), "libcuda.so.1")
 	testutil.Must(t, os.Symlink("/etc/alternatives/glx--libcuda.so.1", filepath.Join(libs, "libcuda.so.1")))
 	// A file that is a link, which must be followed below the root.
@@ -130,8 +130,8 @@ func TestBuildAgain(t *testing.T) {
 	}
 }
 
-// What a container that can write to the directory may do is noticed, though it
-// puts sizes and times back; and another directory is made.
+// Every change that a container with write access can make is detected, even if it restores sizes
+// and times; another directory is then made.
 func TestChangesAreNoticed(t *testing.T) {
 	lib := "lib64/libcuda.so." + version
 	same := func(t *testing.T, file string, change func()) {
@@ -197,7 +197,8 @@ func TestChangesAreNoticed(t *testing.T) {
 				}
 				tt.change(t, usual)
 			}
-			// What it had before is kept for containers, but not without end.
+			// The damaged directory is kept for running containers, until the next one is set
+			// aside.
 			if entries, err := os.ReadDir(filepath.Join(data, "driver")); err != nil || len(entries) != 2 {
 				t.Errorf("there are %v, %v", entries, err)
 			}
@@ -205,8 +206,8 @@ func TestChangesAreNoticed(t *testing.T) {
 	}
 }
 
-// waitForClock waits until a change has another time than what was done before: the
-// clock that stamps files is a coarse one.
+// waitForClock waits until a change of a file gets a time other than that of earlier changes: the
+// clock for file times is coarse.
 func waitForClock(t *testing.T) {
 	t.Helper()
 	for before := clock(t); clock(t) == before; {
@@ -214,7 +215,7 @@ func waitForClock(t *testing.T) {
 	}
 }
 
-// clock is the time that a file gets which is made now.
+// clock returns the time that a file gets if it is made now.
 func clock(t *testing.T) int64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -226,7 +227,7 @@ func TestSetAside(t *testing.T) {
 	host, data := debian(t), t.TempDir()
 	home, err := Build(t.Context(), host, version, data)
 	testutil.Must(t, err)
-	for range 2 { // the second time it's gone
+	for range 2 { // the second time there is none
 		testutil.Must(t, SetAside(home))
 		if _, err := Load(home, whole); !errors.Is(err, ErrDamaged) || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("error %v", err)
@@ -322,7 +323,7 @@ func TestLoadRefuses(t *testing.T) {
 	if _, err := Load(t.TempDir(), gpu.Compute); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no manifest: %v", err)
 	}
-	// This is the caller's mistake: nothing has to be made anew.
+	// An error of the caller: no new directory is needed.
 	if _, err := Load(t.TempDir(), 1<<7); err == nil || errors.Is(err, ErrDamaged) {
 		t.Errorf("an unknown capability: %v", err)
 	}

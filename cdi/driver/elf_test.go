@@ -44,15 +44,15 @@ func writeFile(t testing.TB, path, content string, mode os.FileMode) {
 	testutil.Must(t, os.Chmod(path, mode))
 }
 
-// Where an image has what: header, two program headers, strings, dynamic section,
-// and three section headers, of which the first is the empty one.
+// Offsets in the file: header, two program headers, strings, dynamic section, and three section
+// headers, of which the first is the empty one.
 const (
 	stringsAt = 0x100
 	dynamicAt = 0x180
 	headersAt = 0x200
 )
 
-// elfLibrary is the least that says what a library's name and machine are.
+// elfLibrary returns a minimal ELF file with a library's name and machine.
 func elfLibrary(m elf.Machine, soname string) []byte {
 	var b bytes.Buffer
 	strs := "\x00" + soname + "\x00"

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// TestExtras: where files are found, what they become, and where they go.
+// TestExtras: where files are found, what their content becomes, and where they are bound.
 func TestExtras(t *testing.T) {
 	const bare = `{"ICD": {"library_path": "libGLX_nvidia.so.0", "api_version": "1.3"}}`
 	for _, tt := range []struct {
@@ -117,7 +117,8 @@ func noneEmpty(m map[string]string) map[string]string {
 	return m
 }
 
-// FuzzBareJSON: what comes out is JSON that says the same but for paths of ours.
+// FuzzBareJSON: the result is JSON, and differs from the input only in the paths of the driver's
+// libraries.
 func FuzzBareJSON(f *testing.F) {
 	f.Add([]byte(`{"ICD": {"library_path": "/usr/lib64/libcuda.so.1", "x": [1, 2.50, {"library_path": "/a/libcuda.so.1"}]}}`))
 	f.Add([]byte(`[{"library_path": "/usr/lib64/libother.so.1"}]`))

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// booted is the host as of a boot.
+// booted returns the host after a boot with this id.
 func booted(t *testing.T, host gpu.Host, id string) gpu.Host {
 	t.Helper()
 	host.Proc = t.TempDir()
@@ -30,7 +30,7 @@ func upgrade(t *testing.T, host gpu.Host, version string) {
 	}
 }
 
-// TestPrune: what was in use in this boot stays, and nothing else.
+// TestPrune: directories that were used in this boot stay, and all others are removed.
 func TestPrune(t *testing.T) {
 	host, data := debian(t), t.TempDir()
 	upgrade(t, host, "560.35.03")
@@ -53,7 +53,7 @@ func TestPrune(t *testing.T) {
 	b := build("boot 1", "560.35.03")
 	there("two drivers in one boot", a, b)
 
-	// Of these nothing is known, or a builder that was killed left them.
+	// These have no boot id, or a killed builder has left them.
 	strange := filepath.Join(data, "driver/strange")
 	testutil.Must(t, os.Mkdir(strange, 0o755))
 	testutil.Must(t, os.MkdirAll(filepath.Join(data, "driver/.new-killed/all"), 0o755))
@@ -69,7 +69,7 @@ func TestPrune(t *testing.T) {
 	c := build("boot 3", "570.86.15")
 	there("another driver in the next boot", c, strange)
 
-	// One that comes back into use isn't of an earlier boot any more.
+	// A directory that is used again belongs to this boot.
 	a = build("boot 4", version)
 	build("boot 4", "570.86.15")
 	there("back and forth", a, strange, build("boot 4", "570.86.15"))
@@ -96,7 +96,7 @@ func TestPruneKeepsUsed(t *testing.T) {
 	}
 }
 
-// TestBuildNeedsBoot: without knowing the boot, nothing can ever be removed.
+// TestBuildNeedsBoot: without the boot's id no directory could ever be removed.
 func TestBuildNeedsBoot(t *testing.T) {
 	host := debian(t)
 	host.Proc = t.TempDir()

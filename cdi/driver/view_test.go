@@ -21,8 +21,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// full is a driver root with every file of the table, and some that it doesn't know,
-// for a machine.
+// full makes a driver root with every file of the table, and some files that the table doesn't
+// know, for a machine.
 func full(t testing.TB, m machine) string {
 	t.Helper()
 	root := t.TempDir()
@@ -50,7 +50,7 @@ func full(t testing.TB, m machine) string {
 	return root
 }
 
-// TestTable: what each set of one capability is made of, on every machine.
+// TestTable: the files of each set of one capability, on every machine.
 func TestTable(t *testing.T) {
 	for arch, m := range map[string]machine{
 		"amd64": {"x86_64", "x86_64-linux-gnu", map[elf.Machine]int{elf.EM_X86_64: 64, elf.EM_386: 32}},
@@ -119,8 +119,8 @@ func TestTable(t *testing.T) {
 
 func emptyNil(s []string) []string { return append([]string{}, s...) }
 
-// described are the files of a set: places in a container or, without the driver's
-// version, in the view.
+// described returns the files of a set: their destinations, or their paths in the view without the
+// driver's version.
 func described(files []source, set gpu.Capabilities) []string {
 	var all []string
 	for _, s := range files {
@@ -136,7 +136,7 @@ func described(files []source, set gpu.Capabilities) []string {
 	return all
 }
 
-// TestTableRows: no row is there twice, and each names places that can be.
+// TestTableRows: no row exists twice, and the paths of each row are valid.
 func TestTableRows(t *testing.T) {
 	seen := map[string]bool{}
 	once := func(name string) {
@@ -167,7 +167,7 @@ func TestTableRows(t *testing.T) {
 	}
 }
 
-// TestViews holds each view of a driver with everything against the table.
+// TestViews compares each view of a driver that has all files with the table.
 func TestViews(t *testing.T) {
 	host, data := gpu.Host{DriverRoot: full(t, machineOf(runtime.GOARCH))}, t.TempDir()
 	home, err := Build(t.Context(), host, version, data)
@@ -221,7 +221,7 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// inodes are the regular files below a directory, and how many links each has.
+// inodes returns the regular files below a directory, and how many links each has.
 func inodes(t *testing.T, dir string) map[uint64]uint64 {
 	t.Helper()
 	all := map[uint64]uint64{}
@@ -252,8 +252,8 @@ func loaded(d Dir) []string {
 	return all
 }
 
-// TestSelections: whatever a driver has, every set leads to one view, of the files
-// that belong to it; and a larger set has what its parts have.
+// TestSelections: for any files of a driver, every set leads to one view with the files that belong
+// to it, and a larger set has all files of its subsets.
 func TestSelections(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		files := rapid.SliceOf(rapid.Custom(func(t *rapid.T) source {
@@ -290,7 +290,7 @@ func TestSelections(t *testing.T) {
 	})
 }
 
-// TestOnlyOthersChanged: a set is damaged by what its own files suffer.
+// TestOnlyOthersChanged: only a change of its own files makes a set damaged.
 func TestOnlyOthersChanged(t *testing.T) {
 	const compute, utility, graphics = gpu.Compute, gpu.Utility, gpu.Graphics
 	for _, tt := range []struct {

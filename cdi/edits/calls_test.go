@@ -93,7 +93,7 @@ func TestRefuseCall(t *testing.T) {
 	}
 }
 
-// TestShm: only what an engine gives everybody is changed.
+// TestShm: only the engines' default size is changed.
 func TestShm(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -170,8 +170,8 @@ func TestApplyLeavesSharedMemoryAlone(t *testing.T) {
 	}
 }
 
-// TestApplyRules: a rule comes once, however the spec writes it, and the memory of
-// the spec's own list stays as it was.
+// TestApplyRules: a rule is added once, in whichever form the spec has it, and the memory of the
+// spec's own list isn't changed.
 func TestApplyRules(t *testing.T) {
 	one, minor := int64(195), int64(1)
 	all := specs.LinuxDeviceCgroup{Allow: true, Access: "m"} // of type "a", which it leaves out
@@ -294,7 +294,7 @@ func TestMergeConflicts(t *testing.T) {
 	}
 }
 
-// Small alphabets make collisions, and those are what matters.
+// Small alphabets make collisions, which are the interesting cases.
 func drawEdits(t *rapid.T, label string) Edits {
 	path := rapid.SampledFrom([]string{"/dev/a", "/dev/b", "/dev/c/"})
 	name := rapid.SampledFrom([]string{"A", "B", "C"})

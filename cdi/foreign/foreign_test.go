@@ -208,8 +208,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Whatever stands in a CDI spec, resolving it ends in edits that can be applied, or
-// in an error; and never in a right to make nodes.
+// For any CDI spec Resolve returns valid edits or an error, and never the right to make nodes.
 func FuzzResolve(f *testing.F) {
 	f.Add("/dev/null", "", "rwm", "/host", "/inside", "bind", "A=b", "createRuntime")
 	f.Fuzz(func(t *testing.T, path, kind, permissions, host, inside, option, env, stage string) {

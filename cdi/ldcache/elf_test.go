@@ -29,8 +29,8 @@ func TestReadLibrary(t *testing.T) {
 		t.Errorf("without soname: %+v, %v", got, err)
 	}
 
-	// changed has another value in a field of the first program header of that type: 32 is where
-	// a 64-bit file has the offset of these headers, which have 56 bytes.
+	// changed returns the file with another value in a field of the first program header of this
+	// type. The headers of a 64-bit file have 56 bytes, and their offset is at byte 32 of the file.
 	changed := func(kind elf.ProgType, field int, value uint64) []byte {
 		data := bytes.Clone(lib)
 		f, err := elf.NewFile(bytes.NewReader(lib))
@@ -68,7 +68,8 @@ func TestReadLibrary(t *testing.T) {
 	}
 }
 
-// TestReadLibrariesOfThisMachine: the cache's flags are those of the libraries it leads to.
+// TestReadLibrariesOfThisMachine: the flags in the machine's cache are those of the libraries that
+// it names.
 func TestReadLibrariesOfThisMachine(t *testing.T) {
 	data, err := os.ReadFile("/etc/ld.so.cache")
 	if err != nil {
@@ -80,7 +81,7 @@ func TestReadLibrariesOfThisMachine(t *testing.T) {
 			lib, err := ReadLibrary(f)
 			flags, known := lib.Flags()
 			if err := errors.Join(err, f.Close()); err != nil {
-				continue // a linker script, for one
+				continue // for instance a linker script
 			}
 			if seen++; known && flags != e.Flags {
 				t.Errorf("%s: flags %#x, cache has %#x", e.Path, flags, e.Flags)

@@ -15,10 +15,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The tests here hold the package against glibc itself: its ldconfig and its loader.
+// The tests here compare the package with glibc itself: its ldconfig and its loader.
 
-// need ends the test where something is missing: by a skip, or by a failure
-// where everything has to be there.
+// need skips the test where something is missing; where skips are forbidden it fails.
 func need(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("BERTH_TEST_ROOT") == "1" {
@@ -85,8 +84,8 @@ func parse(t *testing.T, data []byte) Cache {
 	return c
 }
 
-// TestThisMachine: the machine's own cache comes back as it was, in order, and
-// as the same file where a glibc of today wrote it.
+// TestThisMachine: the machine's own cache keeps its entries and their order, and is the same file
+// where a recent glibc wrote it.
 func TestThisMachine(t *testing.T) {
 	data, err := os.ReadFile("/etc/ld.so.cache")
 	if errors.Is(err, os.ErrNotExist) {
@@ -108,7 +107,7 @@ func TestThisMachine(t *testing.T) {
 
 const placeholder = "libABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFGHIJKL.so.1"
 
-// library compiles a library that says text, with the placeholder as its soname.
+// library compiles a library that returns text, with a placeholder as its soname.
 func library(t *testing.T, text string) []byte {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
@@ -128,8 +127,8 @@ func named(lib []byte, soname string) []byte {
 	return bytes.Replace(lib, []byte(placeholder), field, 1)
 }
 
-// TestSameAsLdconfig: our entries merged into the cache of an image make the very
-// file that ldconfig would have written, had the libraries been in its way.
+// TestSameAsLdconfig: the merged cache of an image is the file that ldconfig would have written,
+// had the libraries been in its directories.
 func TestSameAsLdconfig(t *testing.T) {
 	ldconfig := program(t, "ldconfig")
 	lib := library(t, "x")
@@ -162,7 +161,7 @@ func TestSameAsLdconfig(t *testing.T) {
 	})
 }
 
-// TestLdconfigReads: what ldconfig prints of merged caches of all formats.
+// TestLdconfigReads: ldconfig prints the entries of merged caches of all formats.
 func TestLdconfigReads(t *testing.T) {
 	ldconfig := program(t, "ldconfig")
 	root := t.TempDir()
@@ -205,8 +204,8 @@ func TestLdconfigReads(t *testing.T) {
 	}
 }
 
-// root makes a tree in which a program can be run by chroot: it loads a library
-// by name and prints what the library says.
+// root makes a tree for chroot with a program that loads a library by name and prints the library's
+// text.
 func root(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -233,8 +232,8 @@ int main(int argc, char **argv) {
 	return dir
 }
 
-// TestLoaderFinds: glibc's own loader finds our libraries through the cache that
-// was written, and prefers them to the image's.
+// TestLoaderFinds: glibc's own loader finds the added libraries through the written cache, and
+// prefers them to the image's.
 func TestLoaderFinds(t *testing.T) {
 	ldconfig := program(t, "ldconfig")
 	const soname = "libcuda.so.1"

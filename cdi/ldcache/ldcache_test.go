@@ -280,7 +280,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestHostileCost: many entries that point into one long string don't multiply.
+// TestHostileCost: many entries that point into one long string don't multiply the memory.
 func TestHostileCost(t *testing.T) {
 	const n = maxEntries
 	file := append([]byte(magic), make([]byte, header-len(magic)+n*entry)...)

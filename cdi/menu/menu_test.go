@@ -20,7 +20,7 @@ import (
 
 const hook = "/usr/libexec/berth-hook"
 
-// node has a healthy H100 twice, one that is lost, and an A100 cut into two slices.
+// node has two healthy H100s, a lost one, and an A100 cut into two slices.
 func node() gpu.Inventory {
 	return gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-0", Index: 0, PCI: "0000:1b:00.0", Model: "NVIDIA H100 80GB HBM3"},
@@ -110,7 +110,7 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-// Every request on the menu is one that the language knows.
+// Every request on the menu can be parsed.
 func TestSpecRequests(t *testing.T) {
 	for _, kind := range []string{menu.KindGPUs, menu.KindNVIDIA} {
 		data, err := menu.Spec(kind, node(), menu.Options{Hook: hook})
@@ -132,8 +132,8 @@ func TestSpecRequests(t *testing.T) {
 	}
 }
 
-// The library that docker, podman and containerd use takes every menu, whatever
-// the node has, and finds no device twice; the same node gives the same bytes.
+// The library that docker, podman and containerd use accepts every menu, for any node, and finds no
+// device twice; the same node gives the same bytes.
 func TestSpecIsValid(t *testing.T) {
 	word := rapid.StringMatching(`[A-Za-z0-9+:._/ -]{0,12}`)
 	dir := t.TempDir()
@@ -199,7 +199,7 @@ func ExampleSpec() {
 	//     }
 }
 
-// TestNICs: what can be asked for of RDMA devices has names that CDI allows.
+// TestNICs: the requests for RDMA devices have valid CDI names.
 func TestNICs(t *testing.T) {
 	inv := gpu.Inventory{NICs: []gpu.NIC{{Name: "mlx5_0"}, {Name: "mlx5_bond_0"}}}
 	text, err := menu.Spec(menu.KindWith, inv, menu.Options{Hook: hook})

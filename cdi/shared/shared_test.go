@@ -27,8 +27,8 @@ func tempDir(t *testing.T) (d Dir, file string) {
 	return d, file
 }
 
-// TestNobodyOwnsTheFiles: the mount's files can be read, and nobody can take a lease, write,
-// or change anything, whatever the mount's flags are.
+// TestFilesHaveNoOwner: the mount's files can be read; no process can take a lease on them, write
+// to them or change them, whatever the mount's flags are.
 func TestNobodyOwnsTheFiles(t *testing.T) {
 	d, file := tempDir(t)
 	if d.IsMounted() {
@@ -57,7 +57,7 @@ func TestNobodyOwnsTheFiles(t *testing.T) {
 	}
 }
 
-// TestMountAgain: a mount that is gone, or of a directory that was replaced, is made anew.
+// TestMountAgain: a missing mount, and one of a directory that was replaced, is made again.
 func TestMountAgain(t *testing.T) {
 	d, file := tempDir(t)
 	testutil.Must(t, d.EnsureMounted(t.Context()))
@@ -73,7 +73,7 @@ func TestMountAgain(t *testing.T) {
 		t.Error("the mount is of a directory that is gone")
 	}
 	testutil.Must(t, d.EnsureMounted(t.Context()))
-	// A mount that maps all owners isn't one.
+	// A mount that maps all owners doesn't count.
 	testutil.Must(t, unix.Unmount(d.Mount, 0))
 	testutil.Must(t, unix.Mount(d.Source, d.Mount, "", unix.MS_BIND, ""))
 	if d.IsMounted() {
@@ -85,8 +85,8 @@ func TestMountAgain(t *testing.T) {
 	}
 }
 
-// TestNoMountPoint: what is in the mount's way is an error that names it, and not a reason to
-// do without the mount.
+// TestNoMountPoint: a file in the place of the mount point is an error that names it; the mount is
+// not left out.
 func TestNoMountPoint(t *testing.T) {
 	d, _ := tempDir(t)
 	testutil.Must(t, os.WriteFile(d.Mount, nil, 0o600))

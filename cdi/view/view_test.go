@@ -24,7 +24,7 @@ func sample() Tree {
 	}
 }
 
-// listing says what is below a directory: kinds, permissions, and content.
+// listing returns kinds, permissions and content of everything below a directory.
 func listing(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -49,7 +49,7 @@ func listing(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// counted is a store, and how often its fill was asked.
+// counted is a store that counts the calls of fill.
 type counted struct {
 	Store
 	times int
@@ -98,7 +98,7 @@ func TestGetSaysWhatFillSays(t *testing.T) {
 	}
 }
 
-// Whatever a container did to a view, the next one gets what was meant.
+// After any change by a container the next one gets the original content.
 func TestChangedViewIsMadeAnew(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -154,7 +154,7 @@ func overwrite(path, content string) error {
 	return errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte(content), 0o600), os.Chmod(path, 0o444))
 }
 
-// Many at once each get a whole tree.
+// Concurrent calls each get a complete tree.
 func TestGetAtOnce(t *testing.T) {
 	s := newStore(t)
 	var wg sync.WaitGroup
@@ -223,7 +223,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// What is used stays: a start that found its view isn't robbed of it.
+// A view that was just used isn't removed.
 func TestUseKeepsAView(t *testing.T) {
 	s := newStore(t)
 	s.InUse = func([]string) bool { return false }

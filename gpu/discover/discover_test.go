@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/driver"
 )
 
-// canned is a source that says what it was given.
+// canned is a source that returns a fixed report.
 type canned struct {
 	report gpu.Report
 	err    error
@@ -127,7 +127,7 @@ func TestInventoryErrors(t *testing.T) {
 	if _, err := Inventory(t.Context(), canned{}, gpu.Host{Proc: "/nonexistent"}); err == nil {
 		t.Error("a node without /proc was read")
 	}
-	// Nothing but a library: its word is taken.
+	// Without procfs and sysfs the library's report is used as it is.
 	got, err := Inventory(t.Context(), canned{report: gpu.Report{Driver: gpu.Driver{Version: "550"}, GPUs: []gpu.GPU{{UUID: "GPU-0", PCI: "0000:18:00.0"}}}}, h)
 	if err != nil || got.Driver.Version != "550" || got.GPUs[0].NUMA != -1 {
 		t.Errorf("%+v, %v", got, err)

@@ -17,8 +17,8 @@ import (
 const extraMajors = "Character devices:\n  1 mem\n195 nvidia\n240 nvidia-fs\n241 gdrdrv\n242 nvidia-nvswitch\n" +
 	"243 nvidia-caps-imex-channels\n244 nvidia-fs\n\nBlock devices:\n 245 gdrdrv\n"
 
-// mknod makes a node below the host's device tree. The test's own file system
-// may not let it be opened, which nobody does.
+// mknod makes a node below the host's device tree. The file system of the test may be mounted with
+// nodev; the node is never opened.
 func mknod(t *testing.T, h gpu.Host, path string, kind uint32, major, minor uint32) {
 	t.Helper()
 	full := h.DevPath(path)
@@ -42,7 +42,7 @@ func TestFeatureNodes(t *testing.T) {
 	char("nvidia-nvswitchctl", 242, 255)
 	char("nvidia-caps-imex-channels/channel10", 243, 10)
 	char("nvidia-caps-imex-channels/channel2", 243, 2)
-	// What isn't of the drivers, though the names are.
+	// Entries with the names of nodes that don't belong to the drivers.
 	char("nvidia-fs2", 1, 1)
 	char("nvidia-nvswitch2", 240, 2)
 	char("nvidia-caps-imex-channels/channel3", 243, 4)

@@ -35,7 +35,7 @@ func TestXids(t *testing.T) {
 	}
 }
 
-// The kernel's own log ends where there are no more records, and doesn't wait for the next.
+// Reading the kernel's own log ends after the last record; it doesn't wait for the next one.
 func TestXidsOfThisKernel(t *testing.T) {
 	testutil.NeedRoot(t)
 	began := time.Now()

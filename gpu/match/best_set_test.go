@@ -50,8 +50,8 @@ func b2i(b bool) int {
 	return 0
 }
 
-// reference finds the best set by the plain definition: every subset of the free
-// candidates, its score, the score of what then is free, the lowest indexes.
+// reference finds the best set by its definition: it tries every subset of the free candidates, and
+// compares its score, then the score of what then is free, then the indexes.
 func reference(inv gpu.Inventory, may, free []int, n int) []int {
 	score := func(set []int) (sum int) {
 		for i, a := range set {
@@ -119,8 +119,8 @@ func TestMatchIsOptimal(t *testing.T) {
 	})
 }
 
-// TestEveryCountOf16IsOptimal compares every count of a node of 16 GPUs with the
-// definition: the score of each of the 65,536 sets, and of what it leaves.
+// TestEveryCountOf16IsOptimal compares every count on a node of 16 GPUs with the definition: the
+// score of each of the 65,536 sets and of the remaining GPUs.
 func TestEveryCountOf16IsOptimal(t *testing.T) {
 	const n = 16
 	rapid.Check(t, func(t *rapid.T) {
@@ -172,9 +172,9 @@ func mustParseRapid(t *rapid.T, s string) request.Request {
 	return r
 }
 
-// TestMatchGrantsOnlyWhatIsFree checks, for arbitrary requests, that the answer
-// consists of candidates, conflicts with nothing, has the right size, is the same
-// again, and that ErrBusy is told only when waiting helps.
+// TestMatchGrantsOnlyFreeDevices checks for arbitrary requests that the result consists of
+// candidates, conflicts with no taken device, has the right size and is deterministic, and that the
+// error is ErrBusy only if waiting helps.
 func TestMatchGrantsOnlyWhatIsFree(t *testing.T) {
 	granted, busy := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -218,8 +218,8 @@ func TestMatchGrantsOnlyWhatIsFree(t *testing.T) {
 	}
 }
 
-// TestBoundedSearch: beyond what is enumerated, the answer is still a set, and on
-// a node of islands it is a best one.
+// TestBoundedSearch: where not all sets are enumerated, the result is still a valid set, and on a
+// node with islands of NVLink it is a best one.
 func TestBoundedSearch(t *testing.T) {
 	const n, island = 64, 8
 	inv := nodeOf("NVIDIA H100", 1<<36, n, func(a, b int) gpu.Link {
@@ -250,8 +250,8 @@ func TestBoundedSearch(t *testing.T) {
 	}
 }
 
-// TestImproveSettles: no exchange of one member for another makes the answer of
-// the bounded search better.
+// TestBoundedSearchIsLocallyOptimal: no exchange of one member for another improves the result of
+// the bounded search.
 func TestImproveSettles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := rapid.IntRange(2, 10).Draw(t, "all")
@@ -267,7 +267,7 @@ func TestImproveSettles(t *testing.T) {
 				rest[j] += pairs[i][j]
 			}
 		}
-		value := func(set []int) (v int) { // pair scores first, then what is left
+		value := func(set []int) (v int) { // pair scores first, then the score of the remaining GPUs
 			for _, a := range set {
 				v += 2000*bonus[a] - rest[a]
 				for _, b := range set {

@@ -53,7 +53,7 @@ func TestMatchCDI(t *testing.T) {
 	}
 }
 
-// A request in line keeps its GPUs also where nobody has looked up its CDI devices.
+// For a waiting request the GPUs are kept also where its CDI devices weren't looked up.
 func TestCandidatesOfCDINotLookedUp(t *testing.T) {
 	inv := gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-0"}}}
 	got, err := Candidates(inv, mustParse(t, "1,v/c=a"))

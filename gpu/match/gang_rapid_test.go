@@ -48,7 +48,7 @@ func genGang(t *rapid.T) []request.Request {
 	return parts
 }
 
-// solvable says by trying everything whether each part can have devices of its own.
+// solvable reports, by trying everything, whether each part can get devices of its own.
 func solvable(pools [][]gpu.Device, sizes []int, taken []gpu.Device) bool {
 	if len(pools) == 0 {
 		return true
@@ -68,8 +68,8 @@ func solvable(pools [][]gpu.Device, sizes []int, taken []gpu.Device) bool {
 	return false
 }
 
-// A gang is granted whenever it can be at all, it is told to wait only if waiting
-// helps, and what it gets is what its parts asked for.
+// A gang is granted whenever that is possible, its error is ErrBusy only if waiting helps, and its
+// parts get the devices that they request.
 func TestGangsAreGrantedIfPossible(t *testing.T) {
 	granted, busy, never := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -146,7 +146,7 @@ func TestGangsAreGrantedIfPossible(t *testing.T) {
 	}
 }
 
-// Equal ranks get together what one task of so many GPUs would get.
+// Equal ranks together get the devices that one task with their total count would get.
 func TestGangGetsTheBestSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		inv := genNode(9).Draw(t, "node")
@@ -174,7 +174,7 @@ func TestGangGetsTheBestSet(t *testing.T) {
 	})
 }
 
-// A set of GPUs as a whole is the best, however few can have some of it.
+// The GPUs of a gang are the best set as a whole, even where few of them fit one of the parts.
 func TestScarceSetIsOptimal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		inv := genNode(8).Draw(t, "node")
@@ -203,7 +203,7 @@ func TestScarceSetIsOptimal(t *testing.T) {
 	})
 }
 
-// Of whole GPUs as few are cut into as can be.
+// As few GPUs as possible lose their first slice.
 func TestSlicesPack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		inv := genNode(6).Draw(t, "node")

@@ -128,7 +128,7 @@ func TestDivide(t *testing.T) {
 	if text := fmt.Sprint(indexesOf(shares[0]), "|", indexesOf(shares[1]), "|", indexesOf(shares[2])); text != "0 1 2 3 4 5 6|v/c=a n0|7:0 n3" {
 		t.Error(text)
 	}
-	// A lease outlives what it is a lease on.
+	// A lease can be divided although devices of it are gone from the node.
 	gone := inv
 	gone.NICs, gone.GPUs = nil, inv.GPUs[:7]
 	if shares, err = Divide(gone, r, got); err != nil || indexesOf(shares[2]) != "7:0 n3" {
@@ -142,7 +142,7 @@ func TestDivide(t *testing.T) {
 			t.Errorf("%d devices: %v", len(ds), shares)
 		}
 	}
-	// What was active when it was leased need not be so in the caller's inventory.
+	// The NICs were active when they were leased, and may be inactive in the caller's inventory.
 	down := inv
 	down.NICs = slices.Clone(inv.NICs)
 	for i := range down.NICs {
@@ -151,7 +151,7 @@ func TestDivide(t *testing.T) {
 	if shares, err = Divide(down, r, got); err != nil || indexesOf(shares[2]) != "7:0 n3" {
 		t.Errorf("%v, %v", shares, err)
 	}
-	// Near the same NIC, it is in both parts.
+	// Two parts that are near the same NIC both have it.
 	r = mustParse(t, "device=0,nics=auto;device=1,nics=auto")
 	if got, err = Choose(inv, r, nil); err != nil || indexesOf(got) != "0 n0 1" {
 		t.Fatalf("%s, %v", indexesOf(got), err)

@@ -103,7 +103,7 @@ func TestMatch(t *testing.T) {
 	empty := migNode()
 	empty.GPUs = empty.GPUs[2:4]
 	empty.GPUs[0].Index, empty.GPUs[1].Index = 0, 1
-	swapped := migNode() // GPU 2 with the fewer slices
+	swapped := migNode() // GPU 2, which has fewer slices
 	swapped.GPUs[2].Slices, swapped.GPUs[3].Slices = swapped.GPUs[3].Slices, swapped.GPUs[2].Slices
 	tests := []struct {
 		name    string
@@ -163,7 +163,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// UUIDs are named by their beginnings.
+// Errors name UUIDs by their beginnings.
 func TestShortUUIDs(t *testing.T) {
 	r, err := request.Parse("device=GPU-ffff0000")
 	if err != nil {
@@ -315,7 +315,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// FuzzChoose: whatever can be read is granted in full, or refused with an Error.
+// FuzzChoose: a valid request is granted in full or refused with an *Error.
 func FuzzChoose(f *testing.F) {
 	for _, s := range []string{
 		"2", "all", "h100:2", "1g.10gb:2", "0,3", `'"device=0,1"'`, "GPU-8f4a", "MIG-03c1", "0:1", "GPU-8f4a:1", "1b:00.0",

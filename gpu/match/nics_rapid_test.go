@@ -24,7 +24,7 @@ func genNICs(t *rapid.T, inv *gpu.Inventory, most int) {
 	}
 }
 
-// A count of NICs is the best set by its plain definition.
+// A count of NICs gets the best set by its definition.
 func TestNearestNICsAreNearest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := make([]adapter, rapid.IntRange(1, 7).Draw(t, "NICs"))
@@ -73,8 +73,8 @@ func TestNearestNICsAreNearest(t *testing.T) {
 	})
 }
 
-// auto gives all active NICs near one of the GPUs, and at least one; of exclusive ones
-// those that are free. It makes one wait only where no choice of GPUs has a free NIC.
+// auto gives all active NICs near one of the GPUs, and at least one; of exclusive NICs only free
+// ones. A request has to wait for a NIC only if no choice of GPUs has a free one.
 func TestAutoNICs(t *testing.T) {
 	granted, busy := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -138,8 +138,8 @@ func TestAutoNICs(t *testing.T) {
 	}
 }
 
-// What a lease is divided into are its devices, and each part has so many NICs as if
-// there were no others; whoever has some of them, and whatever their links do since.
+// The parts of a divided lease have the lease's devices, and each part has as many NICs as it would
+// have alone, whatever other leases hold and whatever the links' states are since.
 func TestDivideNICs(t *testing.T) {
 	divided := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -12,8 +12,9 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// nicNode: eight GPUs in pairs behind a switch, a NIC at each of the four and two more
-// for storage, mlx5_4 beside the first host bridge and mlx5_5 without a link. GPU 7 is cut.
+// nicNode: eight GPUs in pairs behind a switch each, a NIC at each of the four switches and two
+// more for storage, mlx5_4 beside the first host bridge and mlx5_5 without a link. GPU 7 is cut
+// into slices.
 func nicNode() gpu.Inventory {
 	inv := dgxNode()
 	for i := range 6 {

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// A set conflicts with what one of its devices conflicts with, and with nothing else.
+// A set conflicts with exactly the devices with which one of its members conflicts.
 func TestSetConflicts(t *testing.T) {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "d"})
 	device := rapid.Custom(func(t *rapid.T) gpu.Device {

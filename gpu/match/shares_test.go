@@ -102,7 +102,7 @@ func TestSharesAreOptimal(t *testing.T) {
 	})
 }
 
-// What steps counts is what exact does at most.
+// countSteps is an upper bound of the shares that searchExactly examines.
 func TestStepsBound(t *testing.T) {
 	for _, tt := range []struct {
 		sizes []int
@@ -127,7 +127,7 @@ func TestStepsBound(t *testing.T) {
 	}
 }
 
-// More than can be compared: exchanges still find islands.
+// With too many divisions to compare all, exchanges still find islands of NVLink.
 func TestManyShares(t *testing.T) {
 	inv := nodeOf("NVIDIA H100", 1<<36, 24, func(a, b int) gpu.Link {
 		if a%6 == b%6 {

@@ -38,7 +38,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// server is two GPUs, the second of which has a slice.
+// server has two GPUs, the second of which has a slice.
 func server(uvm int) map[string]string {
 	return map[string]string{
 		"proc/devices":              fmt.Sprintf("Character devices:\n195 nvidia\n195 nvidiactl\n%d nvidia-uvm\n236 nvidia-caps\n", uvm),
@@ -175,8 +175,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// The module was loaded anew with another major, and udev's rules gave a node to
-// somebody: the first is mended, the second respected.
+// The module was loaded again with another major: the node is replaced. Its owner, which udev's
+// rules have set, stays.
 func TestMakeRepairsNodes(t *testing.T) {
 	testutil.NeedRoot(t)
 	h := host(t, server(509))
@@ -202,13 +202,13 @@ func TestMakeRepairsNodes(t *testing.T) {
 	got := state(t, h)
 	expect := made(510)
 	expect["nvidia0"] = "c 195:0 600 7:8"
-	expect["char/509:0"], expect["char/509:1"] = "-> ../nvidia-uvm", "-> ../nvidia-uvm-tools" // of no harm
+	expect["char/509:0"], expect["char/509:1"] = "-> ../nvidia-uvm", "-> ../nvidia-uvm-tools" // harmless
 	if d := cmp.Diff(expect, got); d != "" {
 		t.Error(d)
 	}
 }
 
-// Whatever isn't a device stays as it is, is named, and doesn't stop the rest.
+// A path with anything but a device is left alone, the error names it, and other nodes are made.
 func TestMakeRefuses(t *testing.T) {
 	testutil.NeedRoot(t)
 	tests := []struct {

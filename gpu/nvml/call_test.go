@@ -88,7 +88,7 @@ func TestProfileOf(t *testing.T) {
 	}
 }
 
-// Sizes are those that the drivers give for these models.
+// The sizes are those that the drivers report for these models.
 func TestProfileName(t *testing.T) {
 	const gib = 1 << 30
 	tests := []struct {

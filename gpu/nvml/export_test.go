@@ -17,7 +17,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// ComputedProfiles names every slice of the node as for a driver that doesn't.
+// ComputedProfiles returns the computed profile of every slice of the node, as for a driver that
+// doesn't name profiles.
 func (s Source) ComputedProfiles(ctx context.Context) (map[string]string, error) {
 	l := s.newLibrary(ctx)
 	if err := l.open(); err != nil {

@@ -21,16 +21,16 @@ import (
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
-// The test binary is four programs: the tests; with outsideEnv set, what enters a
-// simulated node; with insideEnv set, what works in there; with serveEnv set, the
-// child of a probe.
+// The test binary is four programs: the tests; with outsideEnv set, the program that enters a
+// simulated node; with insideEnv set, the program that works in there; with serveEnv set, the child
+// of a probe.
 const (
 	outsideEnv = "NVML_TEST_OUTSIDE"
 	insideEnv  = "NVML_TEST_INSIDE"
 	serveEnv   = "NVML_TEST_SERVE"
 )
 
-// job is what to do inside a node, in the order of the fields.
+// job is what a test does inside a node, in the order of the fields.
 type job struct {
 	Profile string
 	Options sim.Options
@@ -39,15 +39,15 @@ type job struct {
 	Name    bool       // compute the slices' profiles
 	Library string
 	Timeout time.Duration // of one call
-	Child   time.Duration // if set, read in a child, which has that long
+	Child   time.Duration // if set, read in a child with this timeout
 }
 
-// result is what came of it.
+// result is the outcome of a job.
 type result struct {
 	Inventory gpu.Inventory
 	Error     string
 	NoDriver  bool
-	Stale     []string          // what the actions changed of the machine's key
+	Stale     []string          // the changes of the machine's key by the actions
 	UVM       bool              // loaded by the first preparation
 	Computed  map[string]string // profiles by UUID
 	Made      [2][]nodes.Change
@@ -189,7 +189,7 @@ func (j job) prepare(ctx context.Context, h gpu.Host, r *result) error {
 	return nil
 }
 
-// masked is an inventory without what depends on the machine that simulates it.
+// masked returns an inventory without the values that depend on the machine that simulates it.
 func masked(inv gpu.Inventory) gpu.Inventory {
 	mask := func(cpus *string) {
 		if *cpus != "" {
@@ -203,7 +203,7 @@ func masked(inv gpu.Inventory) gpu.Inventory {
 		mask(&inv.NUMA[i].CPUs)
 	}
 	for i := range inv.FeatureNodes {
-		inv.FeatureNodes[i].Major = 0 // what the kernel has free
+		inv.FeatureNodes[i].Major = 0 // the kernel assigns free majors
 	}
 	return inv
 }

@@ -30,7 +30,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// Drivers that give no slice a name of its own must come to the same profiles.
+// The computed profiles equal the names that drivers give.
 func TestComputedProfiles(t *testing.T) {
 	r := in(t, job{Profile: "dgx-a100-mig", Timeout: time.Minute, Name: true})
 	if r.Error != "" {
@@ -68,8 +68,8 @@ func compare(t *testing.T, path string, value any) {
 	}
 }
 
-// After a boot in which nobody touched the driver, uvm isn't loaded and no node
-// is there; the library is read without them.
+// After a boot, before any CUDA program has started, uvm isn't loaded and there are no nodes; the
+// library is read without them.
 func TestPrepare(t *testing.T) {
 	r := in(t, job{
 		Profile: "dgx-a100-mig", Options: sim.Options{BareNodes: true, NoUVM: true},
@@ -99,7 +99,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// lost is the reason for each GPU that is.
+// lost returns the reason for each lost GPU.
 func lost(r result) map[int]string {
 	reasons := map[int]string{}
 	for _, g := range r.Inventory.GPUs {
@@ -160,7 +160,7 @@ func TestFailures(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel() // some of them are long waits
+			t.Parallel() // some wait long
 			call := cmp.Or(tt.call, time.Minute)
 			r := in(t, job{Profile: "l40s-pcie", Actions: tt.actions, Library: tt.library, Timeout: call, Child: tt.child})
 			if tt.wantErr != "" || r.Error != "" {
@@ -185,7 +185,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Even a GPU that NVML says nothing of can be named: by the kernel module's word.
+// A GPU about which NVML reports nothing has the identity that the kernel module reports.
 func TestLostIdentity(t *testing.T) {
 	whole := in(t, job{Profile: "l40s-pcie", Timeout: time.Minute}).Inventory.GPUs[2]
 	for name, actions := range map[string][][]string{
@@ -233,7 +233,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// The inventory follows a new layout.
+// The inventory has a new layout.
 func TestRecut(t *testing.T) {
 	r := in(t, job{Profile: "dgx-a100-mig", Actions: [][]string{{"mig", "0", "3g.40gb:1c:2c,2g.20gb"}}, Timeout: time.Minute})
 	if r.Error != "" {

@@ -53,7 +53,7 @@ func hang(context.Context) error {
 	}
 }
 
-// The scripts that both ends are tested with.
+// The scripts with which both ends are tested.
 func scripts() map[string]script {
 	two := []Message{announce(2), healthy(1, 0, nil), healthy(0, 0, nil)}
 	return map[string]script{
@@ -137,7 +137,7 @@ func TestChild(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel() // some of them are long waits
+			t.Parallel() // some wait long
 			got, err := child(t, tt.name, tt.timeout).Read(t.Context())
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
@@ -165,7 +165,7 @@ func TestChildMissing(t *testing.T) {
 	}
 }
 
-// A caller that gives up must not take a half-read node for a whole one.
+// A caller that gives up gets an error and no partial report.
 func TestChildCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, cancel)
@@ -203,7 +203,7 @@ func TestLinks(t *testing.T) {
 	lost.Lost = "GPU is lost"
 	readings := []*Reading{
 		healthy(0, 0, map[string]int{"0000:01:00.0": 4}).GPU,
-		healthy(1, 12, nil).GPU, // the peer's word is enough
+		healthy(1, 12, nil).GPU, // one of two ends that reports the link is enough
 		healthy(2, 18, map[string]int{"0000:07:00.0": 2}).GPU,
 		lost,
 	}

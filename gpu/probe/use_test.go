@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// scriptedMeter is the child's meter. It hangs or ends at a device of that name.
+// scriptedMeter is the child's meter. For some names of devices it hangs or ends the process.
 type scriptedMeter string
 
 func (m scriptedMeter) Measure(uuids []string) []Use {

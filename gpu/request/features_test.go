@@ -120,8 +120,8 @@ func TestParseFeature(t *testing.T) {
 	}
 }
 
-// Order and repetition of the words don't matter, and what is read is written
-// in the same way.
+// Order and repetition of the words don't matter, and the canonical text is parsed to the same
+// features.
 func TestFeaturesAreASet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"gds", "gdrcopy", "nvswitch", "fabricmanager", "imex=2-9"}), 1, 5, rapid.ID).Draw(t, "words")

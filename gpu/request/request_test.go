@@ -180,7 +180,7 @@ func TestRequestAccessors(t *testing.T) {
 	}
 }
 
-// TestMemoryClasses holds the rule against what NVML reports for cards as they are sold.
+// TestMemoryClasses compares the rule with the sizes that NVML reports for cards as they are sold.
 func TestMemoryClasses(t *testing.T) {
 	cards := []struct {
 		name string
@@ -235,7 +235,7 @@ func TestMemoryIsTrichotomous(t *testing.T) {
 	})
 }
 
-// genRequest draws a text of the language, in forms that aren't canonical too.
+// genRequest draws a text of the language, not always in canonical form.
 func genRequest() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		parts := rapid.SliceOfN(genPart(), 1, 3).Draw(t, "parts")

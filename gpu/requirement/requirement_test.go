@@ -108,7 +108,7 @@ func TestCheckMalformed(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.value, func(t *testing.T) {
-			// A constraint that can't be read is refused even where another holds.
+			// A constraint that can't be parsed is refused, even where another one is met.
 			err := Check([]string{"NVIDIA_REQUIRE_CUDA=cuda>=1 " + tt.value}, requiringNode(), nil)
 			if !errors.Is(err, ErrUnmet) || !strings.HasPrefix(err.Error(), `"NVIDIA_REQUIRE_CUDA": `) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%v, want %q", err, tt.says)
@@ -148,7 +148,7 @@ func TestVersionOrder(t *testing.T) {
 	})
 }
 
-// Of <, = and > exactly one holds, and the others follow from these.
+// Of <, = and > exactly one holds; the other comparisons follow from these.
 func TestConstraintIsTrichotomous(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := rapid.SampledFrom([]string{"cuda", "driver", "arch"}).Draw(t, "key")
@@ -189,8 +189,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// The environment is the image's: as much of it as there may be is read in time that
-// grows with it.
+// The image chooses the environment: the largest possible one is parsed in linear time.
 func TestManyRequirements(t *testing.T) {
 	var env []string
 	for i := range 400_000 {

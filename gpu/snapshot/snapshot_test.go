@@ -31,7 +31,7 @@ func newMachine(tb testing.TB) machine {
 	m.write("dev/nvidia-fs0", "")
 	m.write("dev/nvidia-nvswitchctl", "")
 	m.write("dev/nvidia-caps-imex-channels/channel0", "")
-	long := time.Unix(1_600_000_000, 0) // ago, so that each change is seen, however coarse the clock
+	long := time.Unix(1_600_000_000, 0) // in the past, so that each change is seen, however coarse the clock
 	m.must(os.Chtimes(filepath.Join(m.root, "dev/nvidia-caps-imex-channels"), long, long))
 	for i := range 8 {
 		m.write(fmt.Sprintf("proc/driver/nvidia/gpus/0000:%02x:00.0/information", 16+i), "")
@@ -82,7 +82,7 @@ func (m machine) save(inv gpu.Inventory) Snapshot {
 	return s
 }
 
-// large is as much as a server of eight GPUs and ten adapters has to say.
+// large is the snapshot of a server with eight GPUs and ten adapters.
 func large() gpu.Inventory {
 	inv := gpu.Inventory{Hostname: "dgx", Driver: gpu.Driver{Version: "550.163.01", CUDA: "12.4"}, NVSwitches: 4}
 	for i := range 8 {
@@ -126,7 +126,7 @@ func TestReadKey(t *testing.T) {
 			"0000:14:00.0", "0000:15:00.0", "0000:16:00.0", "0000:17:00.0",
 		},
 		MIG:          []string{"gpu0: 1.0 2.0"},
-		FeatureNodes: []string{"nvidia-fs0"}, // no nvidia-nvswitch, whatever lies there
+		FeatureNodes: []string{"nvidia-fs0"}, // nvidia-nvswitch isn't loaded, so the node doesn't count
 	}
 	if got.Channels == 0 {
 		t.Error("the IMEX channels weren't looked at")
@@ -137,7 +137,7 @@ func TestReadKey(t *testing.T) {
 	}
 }
 
-// The machine that runs the tests has a key too, driver or not.
+// The machine that runs the tests has a key, with a driver or without.
 func TestReadKeyHere(t *testing.T) {
 	k, err := ReadKey(gpu.Host{})
 	if err != nil || k.BootID == "" {
@@ -232,7 +232,7 @@ func TestLoadStale(t *testing.T) {
 			if _, err := ReadKey(m.host()); err != nil {
 				t.Fatal(err)
 			}
-			m.save(large()) // renewing mends it
+			m.save(large()) // a new snapshot fixes it
 			if _, err := Load(m.path(), m.host()); err != nil {
 				t.Errorf("after renewal: %v", err)
 			}
@@ -262,7 +262,7 @@ func (m machine) must(err error) {
 	}
 }
 
-// Save replaces what was planted instead of writing through it.
+// Save replaces a planted file, and doesn't write through it.
 func TestSaveReplaces(t *testing.T) {
 	m := newMachine(t)
 	m.write("precious", "text")

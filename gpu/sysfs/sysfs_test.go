@@ -154,7 +154,7 @@ func TestDRI(t *testing.T) {
 	}
 }
 
-// A display is known as one, and nothing else is taken for it.
+// Displays are recognised, and other cards aren't taken for displays.
 func TestDisplays(t *testing.T) {
 	f := newFake(t)
 	if got, err := Displays(f.host()); got != nil || err != nil {

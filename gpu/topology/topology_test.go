@@ -37,7 +37,8 @@ const small = `<!-- two
 </system>
 `
 
-// TestAddressesAlone: what AWS ships for its g5.48xlarge says where GPUs are, and nothing else.
+// TestAddressesAlone: the file that AWS ships for its g5.48xlarge has addresses of GPUs and nothing
+// else.
 func TestAddressesAlone(t *testing.T) {
 	got, err := Parse([]byte(`<system version="1">
   <cpu numaid="0">
@@ -174,7 +175,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is in a file, an error names a line that it has.
+// FuzzParse: the line of an error exists in the file.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(small))
 	f.Add([]byte("<a b='c'><!-- --></a>"))

@@ -154,8 +154,8 @@ func TestRestrict(t *testing.T) {
 	}
 }
 
-// What the kernel follows elsewhere than the text of the link says is refused, and so is a
-// relative source of which nobody knows the directory.
+// Links that the kernel follows elsewhere than their text says are refused, and so is a relative
+// source without a bundle.
 func TestUnclearSources(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "l")
 	if err := os.Symlink("/proc/self/root", link); err != nil {
@@ -181,7 +181,7 @@ func TestUnclearSources(t *testing.T) {
 	}
 }
 
-// A data directory that is a symbolic link is protected by either name.
+// A data directory that is a symbolic link is protected by both names.
 func TestLinkToTheFiles(t *testing.T) {
 	root, h := tree(t)
 	if err := os.Symlink(root+"/data", root+"/link"); err != nil {
@@ -200,7 +200,7 @@ func TestLinkToTheFiles(t *testing.T) {
 	}
 }
 
-// The tmpfs with the cgroups of version 1 is an engine's to bind, and what else is in sysfs isn't.
+// An engine may bind the tmpfs with the cgroups of version 1, and nothing else in sysfs.
 func TestCgroupsOfVersion1(t *testing.T) {
 	points := kernelMounts([]byte("1 1 0:1 / /sys rw - sysfs s rw\n2 1 0:2 / /sys/fs/cgroup rw - tmpfs t rw\n" +
 		"3 2 0:3 / /sys/fs/cgroup/devices rw - cgroup c rw\n4 1 0:4 / /sys/kernel/debug rw - debugfs d rw\n"))

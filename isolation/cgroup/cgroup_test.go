@@ -150,7 +150,7 @@ func TestIsWithin(t *testing.T) {
 	}
 }
 
-// FuzzPlace: whatever a spec says, the result is a clean path inside the tree.
+// FuzzPredictPath: for any spec, the result is a clean path inside the tree or an error.
 func FuzzPlace(f *testing.F) {
 	f.Add("/a/b", "id", false, "runc", "/user")
 	f.Add("a-b.slice:docker:4f0c", "id", true, "crun", "/")

@@ -45,7 +45,7 @@ func each(t *testing.T, test func(t *testing.T, h Hierarchy, path string)) {
 				if err := errors.Join(h.Kill(ctx, path), h.Remove(ctx, path)); err != nil {
 					t.Error(err)
 				}
-				_ = unix.Rmdir(h.Root + "/berth-test") // others may be in it
+				_ = unix.Rmdir(h.Root + "/berth-test") // other processes may be in it
 			})
 			if err := h.Create(path); err != nil {
 				t.Fatal(err)
@@ -136,7 +136,7 @@ func TestLifeInRealCgroups(t *testing.T) {
 			t.Fatal(err)
 		}
 		waitZombie(t, cmd.Process.Pid)
-		wantPopulated(t, h, path, false) // nobody has reaped the zombie
+		wantPopulated(t, h, path, false) // the zombie isn't reaped yet
 	})
 }
 
@@ -195,8 +195,8 @@ func TestKillMany(t *testing.T) {
 	})
 }
 
-// TestDeepTree: a tree whose paths the kernel takes no more is listed, killed and removed, with fewer
-// open files than it has levels.
+// TestDeepTree: a tree with paths that are too long for the kernel is listed, killed and removed,
+// with fewer open files than it has levels.
 func TestDeepTree(t *testing.T) {
 	each(t, func(t *testing.T, h Hierarchy, path string) {
 		var limit unix.Rlimit
@@ -226,8 +226,8 @@ func TestDeepTree(t *testing.T) {
 	})
 }
 
-// moveDeep makes a hundred cgroups in each other, the last of which has a path that is too long, and moves the
-// process there.
+// moveDeep makes a hundred nested cgroups, the last of which has a path that is too long, and moves
+// the process there.
 func moveDeep(t *testing.T, h Hierarchy, path string, pid int) {
 	t.Helper()
 	dir, err := h.Dir(path)
@@ -318,7 +318,7 @@ func TestControllers(t *testing.T) {
 	})
 }
 
-// TestCreateWhileRemoved: those who make a cgroup don't mind those who remove it.
+// TestCreateWhileRemoved: Create succeeds while other processes remove the cgroup.
 func TestCreateWhileRemoved(t *testing.T) {
 	each(t, func(t *testing.T, h Hierarchy, path string) {
 		ended := make(chan error)

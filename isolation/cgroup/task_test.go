@@ -15,7 +15,7 @@ func TestTaskCgroup(t *testing.T) {
 	each(t, func(t *testing.T, h Hierarchy, path string) {
 		path += "/task"
 		wantPopulated(t, h, path, false)
-		for range 2 { // making twice is the same as once
+		for range 2 { // a second call changes nothing
 			if err := h.CreateTask(path); err != nil {
 				t.Fatal(err)
 			}
@@ -50,7 +50,7 @@ func TestTaskCgroup(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // removing twice is the same as once
+		for range 2 { // a second call changes nothing
 			if err := h.RemoveAll(path); err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +118,7 @@ func TestHasController(t *testing.T) {
 
 const enterVariable = "BERTH_TEST_ENTER"
 
-// TestEnterAll moves a process of its own: this test, run once more.
+// TestEnterAll moves a process of its own: the test binary, run again.
 func TestEnterAll(t *testing.T) {
 	if told := os.Getenv(enterVariable); told != "" {
 		mount, path, _ := strings.Cut(told, " ")

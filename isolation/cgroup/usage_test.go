@@ -50,7 +50,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestUsageOfTheMachine: what a process uses is counted by the machine's own cgroups.
+// TestUsageOfTheMachine: the machine's own cgroups count what a process uses.
 func TestUsageOfTheMachine(t *testing.T) {
 	each(t, func(t *testing.T, h Hierarchy, _ string) {
 		if _, err := h.ReadUsage("/"); err != nil {

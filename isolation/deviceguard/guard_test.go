@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// timeOpens prints what an open and close of the file takes, in nanoseconds: the least of many rounds.
+// timeOpens prints how many nanoseconds an open and close of the file take: the least of many
+// rounds.
 func timeOpens(path string) {
 	const opens = 1000
 	least := time.Duration(1 << 62)
@@ -59,14 +60,14 @@ func timeOpens(path string) {
 	fmt.Println(float64(least.Nanoseconds()) / opens)
 }
 
-// Devices that every machine has stand for GPUs: they can really be opened.
+// Devices of every machine stand for GPUs, because they can really be opened.
 var (
 	zero   = Number{1, 5}
 	full   = Number{1, 7}
 	random = Number{1, 8}
 )
 
-// tree is a cgroup on version 2 that the tests take for the root of the tree.
+// tree is a cgroup of version 2, which the tests use as the root of the tree.
 type tree struct {
 	testing.TB
 	root string
@@ -120,7 +121,8 @@ func (c tree) rules(cgroups map[uint64]Entry) Rules {
 	}
 }
 
-// opens says what a process in the cgroup gets when it opens /dev/zero, /dev/full and /dev/random.
+// opens returns the results of a process in the cgroup that opens /dev/zero, /dev/full and
+// /dev/random.
 func (c tree) opens(path string, uid uint32, flags uintptr) string {
 	c.Helper()
 	return c.run(path, uid, flags, "open", "/dev/zero", "/dev/full", "/dev/random")
@@ -163,7 +165,7 @@ func (c tree) install(r Rules) {
 	c.Cleanup(func() { testutil.Must(c, Remove(c.root)) })
 }
 
-// TestOpens is the table of who opens what.
+// TestOpens is the table of which processes open which devices.
 func TestOpens(t *testing.T) {
 	c := newTree(t)
 	deep := "/lease" + strings.Repeat("/d", 20)
@@ -222,7 +224,7 @@ func TestRootDenied(t *testing.T) {
 	}
 }
 
-// TestSync: rules follow each other, and a second Install only changes them.
+// TestSync: new rules replace the old ones, and a second Install changes only the rules.
 func TestSync(t *testing.T) {
 	c := newTree(t)
 	if _, err := Open(c.root); !errors.Is(err, ErrOff) {
@@ -283,7 +285,7 @@ func (c tree) programs() string {
 	return fmt.Sprint(id)
 }
 
-// BenchmarkOpen is what the guard adds to an open: of a device that it guards, and of others.
+// BenchmarkOpen measures what the guard adds to an open of a guarded device, and of other devices.
 func BenchmarkOpen(b *testing.B) {
 	c := newTree(b)
 	id := c.id("/a/b/c/lease")

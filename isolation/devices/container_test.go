@@ -20,8 +20,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// worlds runs a test with each runtime on each version of cgroups alone, as pure
-// machines mount them.
+// eachRuntime runs a test with each runtime on each version of cgroups alone, as machines with one
+// version mount them.
 func worlds(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, runtime string)) {
 	for _, version := range []string{"v1", "v2"} {
 		for _, name := range []string{"runc", "crun"} {
@@ -99,13 +99,13 @@ func contain(t *testing.T, name string, spec *specs.Spec, commands []string) []s
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		_ = exec.Command(name, "--root", state, "delete", "--force", id).Run() // whatever is left of it
+		_ = exec.Command(name, "--root", state, "delete", "--force", id).Run() // the container may be gone already
 		t.Fatalf("%s: %v: %s\nin %s", name, err, stderr.String(), bundle)
 	}
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// bundled is a bundle of the spec, in which there are two nodes and the probe.
+// bundled makes a bundle of the spec, with two nodes and the probe in its root.
 func bundled(t *testing.T, spec *specs.Spec) string {
 	t.Helper()
 	bundle := t.TempDir()
@@ -149,7 +149,7 @@ func unlimited(t *testing.T) []string {
 	return []string{"LD_PRELOAD=" + lib}
 }
 
-// fresh is the path of an outer cgroup that is gone after the test.
+// fresh returns the path of an outer cgroup that is removed after the test.
 func fresh(t *testing.T, h cgroup.Hierarchy) string {
 	t.Helper()
 	path := fmt.Sprintf("/berth-devices-%d-%d", os.Getpid(), counter.Add(1))
@@ -157,8 +157,8 @@ func fresh(t *testing.T, h cgroup.Hierarchy) string {
 	return path
 }
 
-// takeOff is what a container with CAP_SYS_ADMIN does to its own rules; each of the
-// commands works when nothing is above them.
+// takeOff are the commands by which a container with CAP_SYS_ADMIN removes its own rules. Each of
+// them works without an outer cgroup.
 func takeOff(v cgroup.Version) []string {
 	if v == cgroup.V1 {
 		return []string{"mount cgroup /mnt devices", "put /mnt/devices.allow c 195:5 rw"}
@@ -168,8 +168,8 @@ func takeOff(v cgroup.Version) []string {
 
 var tries = []string{"open /nodes/c195:3 rw", "open /nodes/c195:5 rw"}
 
-// TestContainerTakesOffItsRules: with an outer cgroup that does nothing for it.
-// Without one it opens what it hasn't leased, which shows that the attack is one.
+// TestContainerLiftsItsRules: with an outer cgroup this gains the container nothing. Without one
+// the container opens devices that it hasn't leased, which shows that the attack works.
 func TestContainerTakesOffItsRules(t *testing.T) {
 	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
 		commands := slices.Concat(tries, takeOff(h.Version), tries)
@@ -193,8 +193,8 @@ func TestContainerTakesOffItsRules(t *testing.T) {
 	})
 }
 
-// The next two keep the documentation of [CreateOuterCgroup] honest: these ways lead around
-// it.
+// The next two tests check the limits that the documentation of [CreateOuterCgroup] names: ways
+// around the outer cgroup.
 
 func TestOuterCantHoldWithoutNamespace(t *testing.T) {
 	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
@@ -221,7 +221,7 @@ func TestOuterCantHoldHandles(t *testing.T) {
 	})
 }
 
-// around: each of the commands works, and then the rules are gone.
+// around checks that each of the commands works, and that the rules are gone afterwards.
 func around(t *testing.T, name string, spec *specs.Spec, commands []string) {
 	t.Helper()
 	got := contain(t, name, spec, slices.Concat(tries, commands, tries))

@@ -17,7 +17,7 @@ func ExampleCompile() {
 	// Output: 17 instructions, <nil>
 }
 
-// What a list means, without a kernel.
+// The meaning of a list, without a kernel.
 func ExampleAllowed() {
 	rules := []edits.Rule{
 		{Allow: true, Type: "c", Major: 195, Minor: edits.Any, Access: "rw"},

@@ -23,8 +23,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// TestMain lets the test binary be a process in a cgroup, or in a container, that
-// does what it is told.
+// TestMain lets the test binary be a process in a cgroup or a container that executes commands.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "probe" {
 		obey()
@@ -33,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// obey reads commands and says what came of each.
+// obey executes the commands that it reads, and prints the result of each.
 func obey() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		err := command(strings.Fields(in.Text()))
@@ -97,8 +96,8 @@ func openNode(path, access string) error {
 	return unix.Close(fd)
 }
 
-// detachAll takes off every device program of the cgroup in a directory, as a
-// container with CAP_SYS_ADMIN can do to its own.
+// detachAll detaches every device program of the cgroup of a directory, as a container with
+// CAP_SYS_ADMIN can do to its own.
 func detachAll(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -127,7 +126,7 @@ func missing(t *testing.T, what string) {
 	t.Skip(what)
 }
 
-// trees are one of each version that the machine has.
+// trees returns one tree of each version that the machine has.
 func trees(t *testing.T) []cgroup.Hierarchy {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -172,7 +171,7 @@ func clear(t *testing.T, h cgroup.Hierarchy, path string) {
 	}
 }
 
-// prober is a process in a cgroup, with a node of each device at hand.
+// prober is a process in a cgroup, with a node of each device.
 type prober struct {
 	nodes string
 	in    io.Writer
@@ -207,8 +206,8 @@ func (p *prober) node(q question) string {
 	return filepath.Join(p.nodes, fmt.Sprintf("%s%d:%d", q.kind, q.major, q.minor))
 }
 
-// ask says for each question whether the rules allowed it: what isn't denied may
-// still fail, for most of these devices have no driver.
+// ask returns for each question whether the rules allowed the access. An open that the rules allow
+// may still fail, because most of these devices have no driver.
 func (p *prober) ask(t interface{ Fatal(...any) }, all []question) []bool {
 	var text strings.Builder
 	for _, q := range all {
@@ -236,8 +235,8 @@ func asked(accesses ...string) []question {
 	return questions([]int64{195, 508, 1}, []int64{3, 5}, accesses)
 }
 
-// TestKernelReadsTheRules: what a process may really do is what the rules mean, for
-// lists at random, one after the other on a live cgroup.
+// TestKernelReadsTheRules: the kernel allows a process exactly what the rules mean, for random
+// lists that replace each other on a live cgroup.
 func TestKernelReadsTheRules(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		all := asked("r", "w", "m", "rw")
@@ -268,8 +267,8 @@ func TestKernelReadsTheRules(t *testing.T) {
 	})
 }
 
-// TestApply: the rules and what every container has, twice as once, with a process
-// inside that never loses a device which it keeps.
+// TestApply sets the rules and the defaults; a second call changes nothing. A process inside never
+// loses a device that both lists allow.
 func TestApply(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		all := []question{
@@ -304,7 +303,7 @@ func TestApply(t *testing.T) {
 	})
 }
 
-// programs counts those of the cgroup itself.
+// programs counts the programs of the cgroup itself.
 func programs(t *testing.T, h cgroup.Hierarchy, path string, want int) {
 	t.Helper()
 	if h.Version == cgroup.V1 {
@@ -327,8 +326,8 @@ func directory(t *testing.T, h cgroup.Hierarchy, path string) *os.File {
 	return d
 }
 
-// TestApplyTakesOver: however runtime and systemd attached their programs, one of
-// ours comes in their place.
+// TestApplyTakesOver: one program replaces those of runtime and systemd, however they were
+// attached.
 func TestApplyTakesOver(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -407,7 +406,7 @@ func TestNeverWiderThanBefore(t *testing.T) {
 	})
 }
 
-// TestApplyAtOnce: who applies at the same time as others leaves one program.
+// TestApplyAtOnce: concurrent calls leave one program.
 func TestApplyAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		if h.Version == cgroup.V1 {
@@ -457,8 +456,7 @@ func TestApplyErrors(t *testing.T) {
 	})
 }
 
-// BenchmarkApply is of a live cgroup of version 2; a node with one GPU has about
-// thirty rules.
+// BenchmarkApply measures a live cgroup of version 2; a node with one GPU has about thirty rules.
 func BenchmarkApply(b *testing.B) {
 	h, err := cgroup.Detect("/sys/fs/cgroup/unified")
 	if err != nil || os.Geteuid() != 0 {

@@ -8,12 +8,12 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// TestDenyAgain: what is denied replaces what was denied before, beside the runtime's program,
-// and a denial that was taken off is found missing.
+// TestDenyAgain: a new denial replaces the former one and leaves the runtime's program alone. A
+// denial whose program was detached is not in force.
 func TestDenyAgain(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		if h.Version == cgroup.V1 {
-			return // its list has no former denials
+			return // a list of version 1 shows no former denials
 		}
 		all := []question{{"c", 195, 3, "rw"}, {"c", 195, 5, "rw"}, {"c", 508, 3, "rw"}, {"c", 1, 3, "rw"}}
 		p := probe(t, h, path, all)

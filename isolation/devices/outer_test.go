@@ -32,8 +32,8 @@ func exists(h cgroup.Hierarchy, path string) (bool, error) {
 	return err == nil, err
 }
 
-// stands checks that the cgroup has complete rules, by what a process in a child of
-// it can do that has widened its own rules, and taken them off.
+// stands checks that the cgroup has complete rules: a process in a child cgroup that has widened
+// and removed its own rules gains nothing.
 func stands(t *testing.T, h cgroup.Hierarchy, path string) {
 	t.Helper()
 	inner := fmt.Sprintf("%s/inner-%d", path, counter.Add(1))
@@ -81,8 +81,8 @@ func TestOuter(t *testing.T) {
 	})
 }
 
-// TestOuterInUse: while somebody lives in it, nobody changes its rules or takes it
-// away; the same rules again are no change.
+// TestOuterInUse: while a process runs in it, the cgroup isn't removed and its rules don't change;
+// setting the same rules again is no change.
 func TestOuterInUse(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
@@ -112,8 +112,8 @@ func TestOuterInUse(t *testing.T) {
 	})
 }
 
-// TestOuterLeftovers: what another life left behind, with children that know
-// nothing of a wall, becomes one.
+// TestOuterLeftovers: a cgroup that an earlier container left, with children that have no rules,
+// becomes an outer cgroup.
 func TestOuterLeftovers(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -147,7 +147,8 @@ func TestOuterLeftovers(t *testing.T) {
 	}
 }
 
-// TestOuterMakerKilled: wherever the maker is killed, the next one finishes.
+// TestOuterMakerKilled: wherever the creating process is killed, the next call completes the
+// cgroup.
 func TestOuterMakerKilled(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		for n := range 40 {
@@ -168,7 +169,7 @@ func TestOuterMakerKilled(t *testing.T) {
 	})
 }
 
-// TestOuterAtOnce: makers and removers of one cgroup take turns.
+// TestOuterAtOnce: concurrent creations and removals of one cgroup exclude each other.
 func TestOuterAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		ended := make(chan error)
@@ -225,7 +226,7 @@ func TestOuterRefuses(t *testing.T) {
 		testutil.Must(t, lock.TryAcquire(int(d.Fd()), lock.Exclusive))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		// Any user can lock the directory.
+		// Any user can lock the directory, so the lock has to be another file.
 		testutil.Must(t, errors.Join(CreateOuterCgroup(ctx, h, path, nil), RemoveOuterCgroup(ctx, h, path)))
 	})
 }
@@ -244,8 +245,8 @@ func TestLockOfAnotherUser(t *testing.T) {
 	})
 }
 
-// byHandle goes from a mount of cgroupfs to a directory that isn't below it, by its
-// inode, and takes the rules off there.
+// byHandle opens, by its inode, a directory that isn't below the mount of cgroupfs, and removes the
+// rules there.
 func byHandle(mount, inode string) error {
 	m, err := os.Open(mount)
 	if err != nil {

@@ -33,16 +33,16 @@ func show(rules []edits.Rule) string {
 	return strings.Join(all, "; ")
 }
 
-// question is what the kernel asks a program.
+// question is one access about which the kernel asks a program.
 type question struct {
 	kind         string
 	major, minor int64
 	access       string
 }
 
-// interpret runs a program as the kernel would: by the numbers of the instruction
-// set, not by the names that the compiler gives them. What isn't known, reads a
-// register that nobody wrote, jumps back or out, is an error.
+// interpret runs a program as the kernel would: by the numbers of the instruction set, not by the
+// compiler's names. An unknown instruction, a register that wasn't written, and a jump back or out
+// of the program are errors.
 func interpret(p Program, q question) (answer uint64, err error) {
 	kind := map[string]uint32{"b": unix.BPF_DEVCG_DEV_BLOCK, "c": unix.BPF_DEVCG_DEV_CHAR}[q.kind]
 	var access uint32
@@ -121,7 +121,7 @@ func may(t interface{ Fatalf(string, ...any) }, p Program, q question) bool {
 	return answer == 1
 }
 
-// accesses are all that can be asked, and nothing.
+// accesses are all combinations of letters, and none.
 func accesses() []string { return []string{"", "r", "w", "m", "rw", "rm", "wm", "rwm"} }
 
 func questions(majors, minors []int64, accesses []string) (all []question) {
@@ -193,8 +193,7 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// TestProgramIsTheMeaning: for whatever list, the program answers everything as the
-// rules mean it.
+// TestProgramIsTheMeaning: for any list, the program answers every question as [Allowed] does.
 func TestProgramIsTheMeaning(t *testing.T) {
 	majors, minors := []int64{1, 195, 508}, []int64{0, 3, 255}
 	all := questions(append(majors, 7), append(minors, 4), accesses())
@@ -212,8 +211,8 @@ func TestProgramIsTheMeaning(t *testing.T) {
 	})
 }
 
-// TestReduceKeepsTheMeaning: a list without order allows the same, letter by letter,
-// or there is an error.
+// TestReduceKeepsTheMeaning: the list without order allows the same, letter by letter, or
+// reduceRules returns an error.
 func TestReduceKeepsTheMeaning(t *testing.T) {
 	majors, minors := []int64{1, 195}, []int64{0, 3}
 	all := questions(append(majors, 7), append(minors, 4), []string{"r", "w", "m"})
@@ -239,7 +238,7 @@ func TestReduceKeepsTheMeaning(t *testing.T) {
 	}
 }
 
-// may is how the kernel of cgroup v1 reads a list: one entry has to allow it all.
+// may evaluates a list as the kernel does on cgroup v1: one entry has to allow the whole access.
 func (l list) may(q question) bool {
 	if l.all {
 		return true
@@ -293,8 +292,7 @@ func TestReduceRefuses(t *testing.T) {
 	}
 }
 
-// TestOddRulesAreRefused: what runtimes could read as something else, by the program
-// and by the list.
+// TestOddRulesAreRefused: ambiguous rules are refused by Compile and by reduceRules.
 func TestOddRulesAreRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -54,16 +54,16 @@ func TestTellOuter(t *testing.T) {
 	}
 }
 
-// machine is a systemd of its own, as berth and runtimes see it.
+// machine is a systemd of the test's own, with the cgroups that it manages.
 type machine struct {
 	h    cgroup.Hierarchy
 	top  string // its root cgroup
 	in   func(words ...string) *exec.Cmd
-	dir  string // where it is told of units
+	dir  string // the directory of its unit files
 	name string // the runtime
 }
 
-// spoken is a container that answers.
+// spoken is a container that executes commands.
 type spoken struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -126,9 +126,9 @@ func (m machine) ctl(t *testing.T, words ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestOuterSlice: a container that systemd puts into an outer slice can take off its
-// own rules and gains nothing, whatever systemd is told meanwhile; and systemd leaves
-// nothing of the slice. Without it the container opens what it hasn't leased.
+// TestOuterSlice: a container that systemd puts into an outer slice can remove its own rules and
+// gains nothing, whatever systemd does meanwhile; and systemd leaves nothing of the slice. Without
+// the slice, the container opens devices that it hasn't leased.
 func TestOuterSlice(t *testing.T) {
 	h := ofSystemd(t)
 	for _, name := range []string{"runc", "crun"} {
@@ -158,7 +158,7 @@ func (m machine) withSlice(t *testing.T) {
 	outer := m.top + "/system.slice/" + outerUnit
 	testutil.Must(t, WriteOuterSlice(m.dir, outerUnit, leasedOne()))
 	testutil.Must(t, CreateOuterCgroup(t.Context(), m.h, outer, leasedOne()))
-	m.ctl(t, "daemon-reload") // nor does it mind what it finds
+	m.ctl(t, "daemon-reload") // an existing drop-in is no error
 	c := m.start(t, outerUnit)
 	c.see(t, "as it starts", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
 	if got := m.ctl(t, "show", "-P", "ControlGroup", "docker-c1.scope"); got != "/system.slice/"+outerUnit+"/docker-c1.scope" {
@@ -176,8 +176,8 @@ func (m machine) withSlice(t *testing.T) {
 	m.gone(t, outer)
 }
 
-// withSliceMadeAgain is where somebody takes the outer cgroup away before systemd
-// comes to have it: as systemd does if the slice above is stopped just then.
+// withSliceMadeAgain removes the outer cgroup before systemd adopts it, as systemd does if the
+// slice above is stopped at that moment.
 func (m machine) withSliceMadeAgain(t *testing.T) {
 	outer := m.top + "/system.slice/" + outerUnit
 	testutil.Must(t, WriteOuterSlice(m.dir, outerUnit, leasedOne()))
@@ -192,7 +192,7 @@ func (m machine) withSliceMadeAgain(t *testing.T) {
 	m.gone(t, outer)
 }
 
-// gone waits until systemd has removed the slice, and takes away what it was told.
+// gone waits until systemd has removed the slice, and then removes its drop-in.
 func (m machine) gone(t *testing.T, outer string) {
 	t.Helper()
 	dir, err := m.h.Dir(outer)

@@ -133,8 +133,8 @@ func TestTellSystemdErrors(t *testing.T) {
 	}
 }
 
-// TestTellAndForgetAtOnce: a life that ends while the next begins does it no harm
-// but to take its file away, and makes no error.
+// TestWriteAndRemoveAtOnce: concurrent calls for the drop-in of one unit make no error; the removal
+// for an earlier container can remove only the file.
 func TestTellAndForgetAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	ended := make(chan error)
@@ -160,8 +160,8 @@ func TestTellAndForgetAtOnce(t *testing.T) {
 	}
 }
 
-// boot runs a systemd of its own in a cgroup, with nothing but itself and a bus, on a
-// file system that it can't write to; and returns the pid of its init.
+// boot runs a systemd in a cgroup of its own, on a file system that it can't write to, with only
+// itself and a bus. It returns the pid of its init.
 func boot(t *testing.T, h cgroup.Hierarchy, path string) (init int, in func(words ...string) *exec.Cmd) {
 	t.Helper()
 	const script = `set -e
@@ -211,7 +211,7 @@ exec /usr/lib/systemd/systemd --system --unit=berth-test.target --log-target=con
 	return 0, nil
 }
 
-// ofSystemd is the tree in which a systemd can be run.
+// ofSystemd returns the tree in which a systemd can run.
 func ofSystemd(t *testing.T) cgroup.Hierarchy {
 	t.Helper()
 	all := trees(t)
@@ -227,8 +227,8 @@ func ofSystemd(t *testing.T) cgroup.Hierarchy {
 	return h
 }
 
-// TestRealSystemd: after a daemon-reload systemd sets what it knows. What it was told
-// by a drop-in holds on, what it wasn't is lost.
+// TestRealSystemd: at a daemon-reload systemd sets the rules that it knows. Rules in a drop-in
+// persist, rules that only Apply has set are lost.
 func TestRealSystemd(t *testing.T) {
 	h := ofSystemd(t)
 	path := fresh(t, h)

@@ -59,7 +59,7 @@ func ownOf(t *testing.T, rules []edits.Rule) string {
 	return text
 }
 
-// Where there is no unit, or no systemd, nothing is written.
+// Without a unit, or without systemd, nothing is written.
 func TestUnitsOfOthers(t *testing.T) {
 	u := Units{Tree: cgroup.Hierarchy{Version: cgroup.V2, Root: t.TempDir()}, Dir: t.TempDir(), State: filepath.Join(t.TempDir(), "units")}
 	testutil.Must(t, u.Write("/docker/1", nil))

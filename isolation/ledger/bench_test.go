@@ -11,8 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/atomicfile"
 )
 
-// BenchmarkAcquireRelease is one process on a tmpfs, where so many leases of
-// others are held already.
+// BenchmarkAcquireRelease measures one process on a tmpfs, with this many leases of others.
 func BenchmarkAcquireRelease(b *testing.B) {
 	for _, held := range []int{0, 8, 16} {
 		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
@@ -40,7 +39,8 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// BenchmarkRefusal is a refusal on a server with 64 GPUs, of which all slices but some are leased.
+// BenchmarkRefusal measures a refusal on a server with 64 GPUs, of which nearly all slices are
+// leased.
 func BenchmarkRefusal(b *testing.B) {
 	var inv gpu.Inventory
 	for i := range 64 {

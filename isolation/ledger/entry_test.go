@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/json"
 )
 
-// anyText is what names, commands and paths can be, and worse.
+// anyText draws names, commands and paths, also hostile ones.
 func anyText() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.Just(""), rapid.StringMatching(`[ -~]{0,40}`), rapid.String(),
@@ -69,7 +69,7 @@ func anyLease() *rapid.Generator[Lease] {
 	})
 }
 
-// Entries and events are encoded without encoding/json, and with its result.
+// The encoder gives the result of encoding/json.
 func TestEncodeAsJSON(t *testing.T) {
 	same := func(t *rapid.T, v any) {
 		t.Helper()
@@ -105,7 +105,7 @@ func TestEncodeAsJSON(t *testing.T) {
 	}))
 }
 
-// What was written is read without encoding/json, and with its result.
+// The decoder gives the result of encoding/json.
 func TestDecodeAsJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := anyLease().Draw(t, "lease")
@@ -124,7 +124,7 @@ func TestDecodeAsJSON(t *testing.T) {
 	})
 }
 
-// FuzzEntry compares with encoding/json for whatever could be in the place of an entry.
+// FuzzEntry compares with encoding/json for any text in the place of an entry.
 func FuzzEntry(f *testing.F) {
 	var c json.Codec
 	var seeds [][]byte

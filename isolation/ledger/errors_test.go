@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// However many hold however much under whatever names, what is said stays a line.
+// The error is one line, however many holders there are, and whatever their names are.
 func TestBusyErrorIsOneLine(t *testing.T) {
 	since := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	holder := func(name string, first, devices int) Lease {

@@ -99,7 +99,7 @@ func TestEventsRotate(t *testing.T) {
 	}
 }
 
-// A log that can't be written is told of and fails nothing.
+// An event log that can't be written is reported, and no call fails.
 func TestEventsNeverFailALease(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -127,8 +127,8 @@ func TestEventsNeverFailALease(t *testing.T) {
 	}
 }
 
-// TestLoggedRemovals: the latest of what was told of a lease is found, also in a file that was
-// renamed, until the log has forgotten it.
+// TestLoggedRemovals: the latest removals of a lease are found, also in a rotated file, until that
+// file is removed.
 func TestLoggedRemovals(t *testing.T) {
 	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
 	l.events.max, l.events.keep = 2000, 2
@@ -164,7 +164,7 @@ func TestLoggedRemovals(t *testing.T) {
 	told("c", "of c")
 }
 
-// TestEventAfterTornLine: a line that a full disk has cut costs no event after it.
+// TestEventAfterTornLine: after a line that a full disk has cut, no event is lost.
 func TestEventAfterTornLine(t *testing.T) {
 	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
 	l.LogRemovals("prepared", "a", Owner{}, remarks("first"))
@@ -191,8 +191,8 @@ func TestEventAfterTornLine(t *testing.T) {
 	}
 }
 
-// TestEventsAreShort: what containers and users choose makes no event longer than 96 KiB,
-// and what is left out is counted.
+// TestEventsAreShort: no data that containers and users choose makes an event longer than 96 KiB,
+// and omitted removals are counted.
 func TestEventsAreShort(t *testing.T) {
 	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
 	long := strings.Repeat("\x01é", 2000)
@@ -215,7 +215,7 @@ func TestEventsAreShort(t *testing.T) {
 	}
 }
 
-// TestLoggedByOlderVersions: an event that has no list is told as its text.
+// TestLoggedByOlderVersions: an event without a list is returned as its text.
 func TestLoggedByOlderVersions(t *testing.T) {
 	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
 	line := `{"time":"2026-01-02T03:04:05Z","event":"prepared","lease":"a","devices":null,"owner":{},"reason":"node /dev/nvidia2 (195:2); capability CAP_MKNOD"}` + "\n"

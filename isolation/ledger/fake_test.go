@@ -11,21 +11,21 @@ import (
 	"github.com/berth-gpu/berth/internal/process"
 )
 
-// fakeWorld is a machine of which the tests decide who lives.
+// fakeWorld is a machine whose processes the tests define.
 type fakeWorld struct {
 	me     self
 	now    time.Time
 	uptime time.Duration
 	procs  map[int]fakeProcess
-	groups map[string]int // live processes by cgroup; one that isn't there is 0
+	groups map[string]int // number of live processes by cgroup
 	claims map[string][]claim
-	broken error // what looking at processes and cgroups gives
+	broken error // the error of reads of processes and cgroups
 }
 
 type fakeProcess struct {
 	start  uint64
 	zombie bool
-	cgroup string // "" means: where the claim says
+	cgroup string // "" means the claim's cgroup
 	reaper bool
 	halted bool
 }
@@ -74,7 +74,7 @@ func (w *fakeWorld) Halted(pid int) bool { return w.procs[pid].halted }
 
 func (w *fakeWorld) Reaper(pid int) bool { return w.procs[pid].reaper }
 
-// in returns a ledger of the test's own in a faked world.
+// in returns a ledger of the test's own on a fake machine.
 func in(t testing.TB, w system) *Ledger {
 	t.Helper()
 	dir := t.TempDir()

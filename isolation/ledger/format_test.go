@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// sample is a state with all that a file can hold.
+// sample is a state in which every field is set.
 func sample() state {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	return state{
@@ -56,7 +56,7 @@ func leases(rs []record) []Lease {
 	return ls
 }
 
-// decode reads all of a file.
+// decode decodes a file completely.
 func (c *codec) decode(data []byte) (state, error) {
 	s, err := c.decodeOutline(data)
 	if err == nil {
@@ -73,7 +73,7 @@ func values[T any](bs []block[T]) []T {
 	return vs
 }
 
-// seal makes a file of a body.
+// seal returns a file with this body and a valid header.
 func seal(kind string, body []byte) []byte {
 	return fillChecksum(kind, append(appendHeader(kind, len(body)), body...))
 }
@@ -87,7 +87,7 @@ func mustEncode(t testing.TB, s state) []byte {
 	return data
 }
 
-// The format on disk is pinned: a change of it needs a new version.
+// The golden file pins the format on disk: a change needs a new version.
 func TestFormat(t *testing.T) {
 	got := mustEncode(t, sample())
 	golden := filepath.Join("testdata", "ledger.json")
@@ -123,7 +123,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			d := &codec{}
 			data := mustEncode(t, tt.s)
-			for range 2 { // the second time from memory
+			for range 2 { // the second time from the codec's memory
 				got, err := d.decode(data)
 				if err != nil {
 					t.Fatal(err)
@@ -142,7 +142,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// What is read of a lease in passing is what reading all of it gives.
+// The devices that are read without decoding a lease are those of the decoded lease.
 func TestDevicesInPassing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.StringMatching(`(GPU|MIG)-[0-9a-f]{1,8}`), rapid.String())
@@ -168,7 +168,7 @@ func TestDevicesInPassing(t *testing.T) {
 		r := got.leases[0]
 		ds, ok := r.devices()
 		if r.id != lease.ID || !ok {
-			return // then everything is read
+			return // then the whole lease is decoded
 		}
 		var want []gpu.Device
 		for _, d := range lease.Devices {
@@ -195,7 +195,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	}
 }
 
-// Whatever single byte of a file is changed, and wherever it is cut, it is refused.
+// A file is refused if any single byte of it is changed, or if it is cut anywhere.
 func TestDamageIsSeen(t *testing.T) {
 	data := mustEncode(t, sample())
 	want, err := (&codec{}).decode(data)
@@ -228,7 +228,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(openLeases + openLine + closeFile))
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		// Sealed, so that the fuzzer gets past the checksum.
+		// With a valid header, so that the fuzzer gets past the checksum.
 		got, err := (&codec{}).decode(seal(kindLedger, body))
 		if err != nil {
 			return
@@ -259,7 +259,7 @@ func FuzzUnseal(f *testing.F) {
 	})
 }
 
-// FuzzRuntimeState: what runtimes leave is strangers' input.
+// FuzzRuntimeState: the files that runtimes leave are untrusted input.
 func FuzzRuntimeState(f *testing.F) {
 	f.Add([]byte(`{"init_process_pid":12,"init_process_start":34,"cgroup_paths":{"devices":"/sys/fs/cgroup/devices/x"}}`))
 	f.Add([]byte(`{"pid":12,"process-start-time":34,"cgroup-path":"/../x"}`))

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestGranted: a lease's end is told before it is in the ledger, and a new lease after it is: at no
-// moment is a device open for a lease that the ledger hasn't got, or no more has.
+// TestGranted: Granted is called before a lease's end is written, and after a new lease is written.
+// So no device is ever open for a lease that isn't in the ledger.
 func TestGranted(t *testing.T) {
 	w := newFake()
 	l := in(t, w)

@@ -125,7 +125,7 @@ func TestParentAndSliceExcludeEachOther(t *testing.T) {
 	}
 }
 
-// Leases share a NIC as long as both may: what the file says of the first counts, too.
+// Leases share a NIC only if both say that it is shared, the recorded one as well.
 func TestNICsAreShared(t *testing.T) {
 	l := fresh(t)
 	want := func(words string, alone bool) Ask {
@@ -159,7 +159,7 @@ func TestWhatCannotBeGranted(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := ask(t, tt.words)
-			a.Wait = -1 // waiting is of no use, so there is no wait
+			a.Wait = -1 // waiting can't help, so the call returns at once
 			if _, err := l.Acquire(t.Context(), a); !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
@@ -180,7 +180,7 @@ func TestOneContainerOneLease(t *testing.T) {
 	}
 	b := a
 	b.Owner.RuntimeRoot, b.Owner.Bundle = "/run/other", "/b/other"
-	mustAcquire(t, l, b) // the id of another runtime's container
+	mustAcquire(t, l, b) // the same id, of another runtime's container
 
 	for _, tt := range []struct {
 		name string
@@ -203,7 +203,7 @@ func TestOneContainerOneLease(t *testing.T) {
 	}
 }
 
-// Held says what View says of the leases, without what has to be found out.
+// ReadLeases has the leases of View, without the state of their holders.
 func TestReadLeases(t *testing.T) {
 	l := fresh(t)
 	if all, err := l.ReadLeases(); err != nil || len(all) != 0 {
@@ -216,7 +216,7 @@ func TestReadLeases(t *testing.T) {
 	}
 }
 
-// A late delete of an earlier life must not end the next one.
+// A late release for an earlier container of the same name doesn't end the later one's lease.
 func TestLateRelease(t *testing.T) {
 	l := fresh(t)
 	a := ask(t, "1")
@@ -335,14 +335,14 @@ func TestLockHeldByAnother(t *testing.T) {
 	if _, err := other.Acquire(ctx, ask(t, "1")); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrLocked) {
 		t.Errorf("got %v", err)
 	}
-	if v := mustView(t, other); len(v.Leases) != 1 { // reading takes no lock
+	if v := mustView(t, other); len(v.Leases) != 1 { // a reader takes no lock
 		t.Errorf("got %v", v)
 	}
 	close(unlock)
 	if err := <-free; err != nil {
 		t.Error(err)
 	}
-	mustAcquire(t, other, ask(t, "1")) // those who gave up gave back what they got late
+	mustAcquire(t, other, ask(t, "1")) // calls that gave up have released a lock that they got late
 }
 
 // A call that changes nothing writes nothing.

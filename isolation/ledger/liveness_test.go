@@ -42,8 +42,8 @@ func TestJudge(t *testing.T) {
 		lease Lease
 		world func(*fakeWorld)
 		live  bool
-		bound *Process // what a reserved lease turns out to be bound to
-		in    string   // and in which cgroup
+		bound *Process // the state to which a reserved lease changes
+		in    string   // the cgroup of the bound lease
 	}{
 		{"reserved, maker lives", reserved(nil), func(w *fakeWorld) { w.procs[50] = fakeProcess{start: 900} }, true, nil, ""},
 		{"reserved, maker is a zombie", reserved(nil), func(w *fakeWorld) { w.procs[50] = fakeProcess{start: 900, zombie: true} }, false, nil, ""},
@@ -100,7 +100,7 @@ func TestJudge(t *testing.T) {
 		}, true, becomes(), ""},
 		{"no cgroup expected, nobody knows it", reserved(noCgroup), func(w *fakeWorld) {
 			w.procs[60] = fakeProcess{start: 1100}
-			w.claims["c"] = []claim{{pid: 60, in: "/user"}} // shared with the shell: proves nothing
+			w.claims["c"] = []claim{{pid: 60, in: "/user"}} // the cgroup is also the shell's, so it proves nothing
 		}, true, becomes(), ""},
 
 		{"bound, init lives", bound(nil), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 1100} }, true, nil, ""},
@@ -184,7 +184,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestPhase: a lease whose container runs says so, also while it is written down as reserved.
+// TestPhase: a lease whose container runs is shown as running, also while it is recorded as
+// reserved.
 func TestPhase(t *testing.T) {
 	lease := func(state State, process Process, cgroup string) Lease {
 		return Lease{ID: "0123456789ab", State: state, Ticks: 1000, Owner: Owner{

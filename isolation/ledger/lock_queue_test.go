@@ -42,12 +42,12 @@ func TestQueueIsForOneAtATime(t *testing.T) {
 	}
 }
 
-// A semaphore that a stranger made in time: it never opens, and lets nobody in
-// who isn't its owner. The lock is there to be had all the same.
+// A semaphore that another user has created first: it is never released, and only its owner can use
+// it. The lock can be taken all the same.
 func TestQueueOfAnotherUser(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		perm unix.SysvIpcPerm // what the stranger set
+		perm unix.SysvIpcPerm // the value that the other user has set
 		fair bool
 	}{
 		{"another user's", unix.SysvIpcPerm{Uid: 65534, Mode: 0o600}, false},
@@ -63,7 +63,7 @@ func TestQueueOfAnotherUser(t *testing.T) {
 			if !l.fair {
 				t.Skip("no System V semaphores here")
 			}
-			t.Cleanup(func() { _, _, _ = unix.Syscall(unix.SYS_SEMCTL, l.queue.id, 0, 0) }) // it may be gone
+			t.Cleanup(func() { _, _, _ = unix.Syscall(unix.SYS_SEMCTL, l.queue.id, 0, 0) }) // it may be removed already
 			if err := l.queue.enter(0); err != nil {
 				t.Fatal(err)
 			}
@@ -91,7 +91,8 @@ func TestQueueOfAnotherUser(t *testing.T) {
 	}
 }
 
-// Without a queue, and with one that vanishes all the time, the lock still holds.
+// Without a queue, and with a queue that is removed all the time, the lock still excludes other
+// processes.
 func TestLockWithoutQueue(t *testing.T) {
 	s := store{dir: t.TempDir()}
 	inside, most := 0, 0

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// TestMain also is a process that waits for the lock of a ledger.
+// TestMain lets the test binary be a process that waits for the lock of a ledger.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("BERTH_LEDGER_TEST"); dir != "" {
 		fmt.Println("waits")
@@ -44,7 +44,7 @@ func TestTypedStopWhileWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // it may have ended already
 		_ = cmd.Wait()
 	}()
 	if _, err := out.Read(make([]byte, len("waits\n"))); err != nil {

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What can happen in the model.
+// The actions of the model.
 
 func (m *model) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
@@ -139,13 +139,13 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// end forgets a task whose lease was given back; its processes may go on.
+// end removes a task whose lease was released; its processes may continue.
 func (m *model) end(k *task) {
 	m.old = append(m.old, k.lease.ID)
 	m.tasks = slices.DeleteFunc(m.tasks, func(o *task) bool { return o == k })
 }
 
-// look must not say that an attempt is in vain when it isn't.
+// look checks that checkTurn never reports a request as hopeless that an attempt would grant.
 func (m *model) look(t *rapid.T) {
 	k := m.some(t, m.line, func(*task) bool { return true })
 	if m.l.checkTurn(k.ask, k.ticket.ID, true) == nil {
@@ -157,9 +157,9 @@ func (m *model) look(t *rapid.T) {
 	}
 }
 
-// damage spoils the ledger, sees it refused, and repairs it. Tickets are lost and
-// come back when their owners look next, here in their order: until an earlier
-// one is back, it can be passed.
+// damage damages the ledger, checks that it is refused, and repairs it. Tickets are lost and return
+// when their owners check next, here in their order: until an earlier one has returned, it can be
+// overtaken.
 func (m *model) damage(t *rapid.T) {
 	if _, err := os.Stat(m.l.store.ledgerPath()); err != nil {
 		t.Skip("no ledger yet")

@@ -30,7 +30,7 @@ type model struct {
 	inv     gpu.Inventory
 	tasks   []*task
 	line    []*task
-	old     []string // ids of leases that ended
+	old     []string // ids of leases that have ended
 	nextPID int
 	dying   string // the step at which the process that acts is killed, "" if it isn't
 	killed  int
@@ -41,18 +41,18 @@ type task struct {
 	ask    Ask
 	ticket waiter
 	lease  Lease
-	maker  int // pid, 0 once it is gone
-	init   int // pid, 0 if there is none
+	maker  int // pid, 0 after its end
+	init   int // pid, 0 without a container
 	others int // processes in the cgroup besides init
 	bound  bool
-	// leaving: a release was killed halfway. The task has given its devices back,
-	// and the ledger may know that or not.
+	// leaving: a release was killed halfway. The task doesn't use its devices any more, and the
+	// ledger may still have the lease.
 	leaving bool
 }
 
 type killed struct{}
 
-// words compete with each other in all ways: counts, ids, a parent and its slices.
+// words are requests that compete with each other in all ways: counts, ids, a GPU and its slices.
 var words = []string{"1", "2", "3", "device=0", "1,2", "device=3", "3:0", "3:1,3:2", "1g.10gb", "1g.10gb:2", "3g.40gb", "all"}
 
 func modelNode() gpu.Inventory {
@@ -94,7 +94,7 @@ func (m *model) spawn(t *rapid.T, cgroup string) int {
 
 func (m *model) tick() { m.w.uptime += process.Tick; m.w.now = m.w.now.Add(process.Tick) }
 
-// dies runs f, in which the acting process may be killed, and says if it was.
+// dies runs f, in which the acting process may be killed, and reports whether it was.
 func (m *model) dies(t *rapid.T, f func()) (died bool) {
 	steps := []string{"", "", "", "locked", "receipt written", "ledger written", "receipt removed", "unlocked"}
 	m.dying = rapid.SampledFrom(steps).Draw(t, "killed at")
@@ -112,7 +112,7 @@ func (m *model) dies(t *rapid.T, f func()) (died bool) {
 	return false
 }
 
-// alive is the truth about a task that was granted its lease.
+// alive reports whether a task with a lease really lives.
 func (m *model) alive(k *task) bool { return !k.bound && k.maker != 0 || k.init != 0 || k.others > 0 }
 
 func (m *model) sync(k *task) {
@@ -143,7 +143,7 @@ func (m *model) newTask(t *rapid.T) *task {
 	return k
 }
 
-// attempt lets a task try for its devices and checks the answer.
+// attempt lets a task try once for its devices, and checks the result.
 func (m *model) attempt(t *rapid.T, k *task, waits, stay bool) {
 	ahead := m.ahead(k)
 	held, listed := m.held(false), m.held(true)
@@ -184,7 +184,7 @@ func (m *model) ahead(k *task) []*task {
 	return slices.Clone(m.line)
 }
 
-// held are the devices of living tasks, with or without those that are leaving.
+// held returns the devices of live tasks, with or without tasks that are leaving.
 func (m *model) held(leaving bool) []gpu.Device {
 	var ds []gpu.Device
 	for _, k := range m.tasks {
@@ -195,8 +195,8 @@ func (m *model) held(leaving bool) []gpu.Device {
 	return ds
 }
 
-// checkGrant: whoever came before and could have been served still can be, and
-// who couldn't be lost nothing that it could use.
+// checkGrant checks that every earlier waiter that could have been served still can be, and that
+// the others have lost no device that they could use.
 func (m *model) checkGrant(t *rapid.T, k *task, held []gpu.Device, ahead []*task) {
 	for _, d := range k.lease.Devices {
 		if slices.ContainsFunc(held, d.Conflicts) {
@@ -225,7 +225,7 @@ func (m *model) checkGrant(t *rapid.T, k *task, held []gpu.Device, ahead []*task
 	}
 }
 
-// checkRefusal: there is a reason other than the dead.
+// checkRefusal checks that the refusal has a reason other than dead holders.
 func (m *model) checkRefusal(t *rapid.T, k *task, held []gpu.Device, ahead []*task) {
 	if _, err := match.Choose(m.inv, k.ask.Request, held); err != nil {
 		return
@@ -293,7 +293,7 @@ func (m *model) check(t *rapid.T) {
 	}
 }
 
-// everythingFree kills all and takes every device of the node.
+// everythingFree kills all tasks and acquires every device of the node.
 func (m *model) everythingFree(t *rapid.T) {
 	m.w.procs, m.w.groups = map[int]fakeProcess{1: {start: 1}}, map[string]int{"/user": 1}
 	m.tasks, m.line = nil, nil
@@ -305,7 +305,7 @@ func (m *model) everythingFree(t *rapid.T) {
 		if _, err := m.l.Acquire(context.Background(), Ask{Owner: Owner{EntryPoint: "run"}, Request: r, Inventory: m.inv}); err != nil {
 			t.Fatalf("all are dead, and yet: %v", err)
 		}
-		m.w.uptime += reapInterval // the second one sweeps in any case
+		m.w.uptime += reapInterval // the second acquire reaps in any case
 	}
 	left, err := os.ReadDir(m.l.store.receiptsDir())
 	if err != nil || len(left) != 2 {
@@ -315,12 +315,12 @@ func (m *model) everythingFree(t *rapid.T) {
 
 func TestModel(t *testing.T) {
 	base := t.TempDir()
-	if atomicfile.Volatile("/dev/shm") { // no waiting for a disk
+	if atomicfile.Volatile("/dev/shm") { // no flush to a disk
 		var err error
 		if base, err = os.MkdirTemp("/dev/shm", "berth-model-"); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = os.RemoveAll(base) }) // best effort
+		t.Cleanup(func() { _ = os.RemoveAll(base) }) // best effort cleanup
 	}
 	n, kills := 0, 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -13,7 +13,8 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// Devices that processes without a lease use, and GPUs in the place of leased ones, are nobody's.
+// Devices that processes without a lease use aren't granted, nor are GPUs in the place of leased
+// ones.
 func TestTurnWithoutLeases(t *testing.T) {
 	inv := node()
 	was := inv.GPUs[1].Device()
@@ -44,7 +45,7 @@ func TestTurn(t *testing.T) {
 		taken   string
 		ahead   []string
 		request string
-		want    string // what is granted, by index
+		want    string // indexes of the devices that are granted
 		busy    BusyError
 	}{
 		{"nobody there", "", nil, "2", "0 1", BusyError{}},
@@ -98,7 +99,7 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// Shared NICs are in nobody's way, exclusive ones are waited for like GPUs.
+// Shared NICs delay no request; exclusive NICs are waited for like GPUs.
 func TestTurnOfNICs(t *testing.T) {
 	shared := node()
 	for i := range 2 {
@@ -152,7 +153,8 @@ func TestTurnOfNICs(t *testing.T) {
 	}
 }
 
-// A slice that is gone is made of hardware that its GPU's new slices have now.
+// A leased slice that is gone keeps its whole GPU: new slices of that GPU may use the same
+// hardware.
 func TestGoneSliceKeepsItsGPU(t *testing.T) {
 	l := fresh(t)
 	old := node()

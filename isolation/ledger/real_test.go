@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// These tests play a runtime with real processes in real cgroups.
+// These tests act as a runtime, with real processes in real cgroups.
 
 func realCgroup(t *testing.T) (cgroup.Hierarchy, string) {
 	t.Helper()
@@ -53,7 +53,7 @@ func runIn(t *testing.T, tree cgroup.Hierarchy, path string, argv ...string) *ex
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // it may have ended already
 		_ = cmd.Wait()
 	})
 	if err := tree.Join(path, cmd.Process.Pid); err != nil {
@@ -72,7 +72,7 @@ func end(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// gone is a process that existed and doesn't any more.
+// gone returns a process that has ended.
 func gone(t *testing.T, l *Ledger) Process {
 	t.Helper()
 	cmd := exec.Command("cat")
@@ -104,7 +104,7 @@ func TestARealLife(t *testing.T) {
 	a := ask(t, "6")
 	a.Owner.Container, a.Owner.Cgroup = "c1", group
 	a.Owner.PIDFile, a.Owner.RuntimeRoot = filepath.Join(dir, "init.pid"), filepath.Join(dir, "root")
-	a.Owner.Process = gone(t, l) // the maker ended when its work was done
+	a.Owner.Process = gone(t, l) // the creating process ends when its work is done
 	lease := mustAcquire(t, l, a)
 
 	init := runIn(t, tree, group, "sleep", "1000")
@@ -128,7 +128,7 @@ func TestARealLife(t *testing.T) {
 	if _, err := l.Acquire(t.Context(), ask(t, "1")); !errors.Is(err, ErrBusy) {
 		t.Errorf("init has ended, another process hasn't: %v", err)
 	}
-	if s := status(); !s.Live || s.State != Reserved { // init was never seen alive by an acquire
+	if s := status(); !s.Live || s.State != Reserved { // no acquire has seen init alive
 		t.Errorf("got %+v", s)
 	}
 	end(t, second)
@@ -141,7 +141,7 @@ func TestARealLife(t *testing.T) {
 	}
 }
 
-// The runtimes' own state is read as they write it.
+// The state files of runtimes are read in the form in which runtimes write them.
 func TestBoundByRuntimeState(t *testing.T) {
 	for _, tt := range []struct{ name, file, text string }{
 		{"runc", "state.json", `{"init_process_pid":PID,"init_process_start":START,"cgroup_paths":{"":"DIR","devices":"DIR"}}`},
@@ -178,7 +178,7 @@ func TestBoundByRuntimeState(t *testing.T) {
 	}
 }
 
-// For who is in another pid namespace the cgroup alone decides.
+// For a holder in another pid namespace only the cgroup counts.
 func TestAnotherNamespace(t *testing.T) {
 	tree, group := realCgroup(t)
 	l := fresh(t)
@@ -194,8 +194,8 @@ func TestAnotherNamespace(t *testing.T) {
 	mustAcquire(t, l, ask(t, "1"))
 }
 
-// A container whose cgroup isn't known is dead with its init only if that takes
-// all others along.
+// A container whose cgroup isn't known is dead after its init's end only if that ends all its
+// processes.
 func TestInitAlone(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -206,7 +206,7 @@ func TestInitAlone(t *testing.T) {
 		{"in ours", 0, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			realCgroup(t) // which needs what this needs
+			realCgroup(t) // which has the same requirements
 			l := fresh(t)
 			lease := mustAcquire(t, l, ask(t, "6"))
 			init := exec.Command("sleep", "1000")
@@ -214,7 +214,7 @@ func TestInitAlone(t *testing.T) {
 			if err := init.Start(); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = init.Wait() }) // it was killed
+			t.Cleanup(func() { _ = init.Wait() }) // it was killed above
 			err := l.Bind(t.Context(), lease.ID, Owner{Process: Process{PID: init.Process.Pid}})
 			end(t, init)
 			if err != nil {

@@ -45,7 +45,7 @@ func TestReleaseIfDead(t *testing.T) {
 	}
 }
 
-// What was just killed is waited for; what is gone, or another's, is no matter.
+// ReleaseIfDead waits for a holder that was just killed; a missing lease is no error.
 func TestReleaseOfTheDying(t *testing.T) {
 	tree, group := realCgroup(t)
 	l := fresh(t)

@@ -95,8 +95,8 @@ func chown(t *testing.T, path string) {
 	}
 }
 
-// A damaged ledger is refused by everything that relies on it, nothing about it
-// is changed, and Repair brings back exactly the leases whose holders live.
+// Every call that relies on the ledger refuses a damaged one and changes nothing, and Repair
+// restores exactly the leases whose holders live.
 func TestDamageIsRefusedAndRepaired(t *testing.T) {
 	for _, tt := range damages {
 		t.Run(tt.name, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestDamageIsRefusedAndRepaired(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !errors.Is(r.Reason, tt.want) {
-				if tt.name != "lock writable by all" { // replaced before the ledger was looked at
+				if tt.name != "lock writable by all" { // the ledger's file was replaced before this process read it
 					t.Errorf("reason %v, want %v", r.Reason, tt.want)
 				}
 			}
@@ -187,7 +187,7 @@ func TestRepairWithDamagedReceipts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// a's receipt is lost, but the ledger's words still make sense, and a lives.
+	// a's receipt is lost, the damaged ledger still names the lease, and its holder lives.
 	var ids []string
 	for _, s := range r.Leases {
 		ids = append(ids, s.ID)
@@ -218,7 +218,7 @@ func TestRepairPrefersTheLaterLease(t *testing.T) {
 	}
 	w.uptime += process.Tick
 	second := mustAcquire(t, l, ask(t, "device=0"))
-	put(t, l.store.receiptPath(first.ID), string(receipt)) // as if its removal had been cut off
+	put(t, l.store.receiptPath(first.ID), string(receipt)) // as if the process had been killed before it removed the receipt
 	put(t, l.store.ledgerPath(), "")
 	r, err := l.Repair(t.Context())
 	if err != nil {

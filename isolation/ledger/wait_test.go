@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/process"
 )
 
-// waiting starts an Acquire that has to wait, and returns when it is in the line.
+// waiting starts an Acquire that has to wait, and returns when its ticket is in the queue.
 func waiting(t *testing.T, ctx context.Context, l *Ledger, words string) (done chan error, got *Lease) {
 	t.Helper()
 	in, once := make(chan struct{}), sync.Once{}
@@ -59,7 +59,7 @@ func TestReleaseWakesTheQueueInOrder(t *testing.T) {
 	}
 }
 
-// Who waits is served from what the node has then.
+// A waiting request is matched in the current inventory.
 func TestWaitingSeesTheNodeChange(t *testing.T) {
 	l := fresh(t)
 	held := mustAcquire(t, l, ask(t, "6"))
@@ -83,7 +83,7 @@ func TestWaitingSeesTheNodeChange(t *testing.T) {
 	}
 }
 
-// While a large request collects its devices, small ones stand behind it.
+// While a large request collects its devices, small ones wait behind it.
 func TestLargeRequestIsNotPassed(t *testing.T) {
 	l := fresh(t)
 	three, two := mustAcquire(t, l, ask(t, "3")), mustAcquire(t, l, ask(t, "2")) // one is free
@@ -149,7 +149,7 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
-// A death changes nothing in the ledger; the slow poll finds it.
+// The end of a holder doesn't change the ledger; the periodic check finds it.
 func TestDeathOfAHolderServesTheQueue(t *testing.T) {
 	inFake(t, func(w *lockedWorld, l *Ledger) {
 		w.set(func(f *fakeWorld) { f.procs[50] = fakeProcess{start: 5} })
@@ -174,7 +174,7 @@ func TestDeadWaiterIsTakenOut(t *testing.T) {
 		if _, err := l.attempt(t.Context(), a, &ghost, true); !errors.Is(err, ErrBusy) {
 			t.Fatal(err)
 		}
-		done, _ := waiting(t, t.Context(), l, "1") // one is free, and kept for the ghost
+		done, _ := waiting(t, t.Context(), l, "1") // one is free, and kept for the waiter that has ended
 		w.set(func(f *fakeWorld) { delete(f.procs, 60) })
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -185,7 +185,7 @@ func TestDeadWaiterIsTakenOut(t *testing.T) {
 	})
 }
 
-// lockedWorld is a fake that may be changed while others look.
+// lockedWorld is a fake machine that can be changed while other goroutines read it.
 type lockedWorld struct {
 	mu sync.Mutex
 	*fakeWorld
@@ -243,7 +243,7 @@ func TestWaitingTellsOfEachChangeOnce(t *testing.T) {
 	}
 }
 
-// A callback that panics leaves nobody in the line.
+// A callback that panics leaves no ticket in the queue.
 func TestPanicInWaiting(t *testing.T) {
 	l := fresh(t)
 	mustAcquire(t, l, ask(t, "6"))
@@ -259,7 +259,7 @@ func TestPanicInWaiting(t *testing.T) {
 	}
 }
 
-// Many goroutines of one process share a handle; -race watches.
+// Many goroutines of one process share a handle; run with -race.
 func TestManyAtOnce(t *testing.T) {
 	l := fresh(t)
 	var wg sync.WaitGroup

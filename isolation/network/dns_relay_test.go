@@ -20,8 +20,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// names is a server that knows the address of each name as 192.0.2.<length of name>. By
-// UDP it truncates what begins with "long".
+// names is a DNS server that answers each name with 192.0.2.<length of the name>. By UDP it
+// truncates the answers for names that begin with "long".
 func (s *space) names(address string, asked *atomic.Int64) {
 	s.t.Helper()
 	testutil.Must(s.t, s.in(func() error {
@@ -98,7 +98,7 @@ func answerTo(query []byte, udp bool) []byte {
 	return a
 }
 
-// lookup asks as a program in the gang would.
+// lookup resolves a name as a program in the gang does.
 func (s *space) lookup(n Network, name string) (string, error) {
 	var got string
 	err := s.in(func() error {
@@ -123,7 +123,7 @@ func (r *rig) resolv(text string) {
 	testutil.Must(r.t, os.WriteFile(filepath.Join(r.files.Etc, "resolv.conf"), []byte(text), 0o600))
 }
 
-// relay starts one for a gang, as the gang's monitor would.
+// relay starts a relay for a gang, as the gang's monitor does.
 func (r *rig) relay(n Network) {
 	r.t.Helper()
 	words := []string{"relay", n.Gateway.String()}
@@ -175,7 +175,7 @@ func TestNames(t *testing.T) {
 			if tt.relay {
 				r.relay(n)
 			}
-			for _, name := range []string{"node", "other.example", "long.example"} { // the last by TCP
+			for _, name := range []string{"node", "other.example", "long.example"} { // the last one needs TCP
 				first, _, _ := strings.Cut(name, ".")
 				if got, err := s.lookup(n, name+"."); err != nil || got != fmt.Sprintf("192.0.2.%d", len(first)) {
 					t.Errorf("%s: %q, %v", name, got, err)
@@ -202,7 +202,7 @@ func TestRelayIsPrivate(t *testing.T) {
 		if got := s.knock(port(na.Gateway, 53)); got != closed {
 			t.Errorf("%s gets %q by TCP", name, got)
 		}
-		query := frame(nil, na.Gateway, na.Gateway, "")[12:] // any 12 bytes would do
+		query := frame(nil, na.Gateway, na.Gateway, "")[12:] // any header of 12 bytes
 		_ = s.in(func() error {
 			c, err := net.Dial("udp", port(na.Gateway, 53))
 			testutil.Must(t, err)
@@ -220,7 +220,7 @@ func TestRelayIsPrivate(t *testing.T) {
 	}
 }
 
-// Who asks too much, or nonsense, or never ends, keeps nobody else from names for long.
+// A client that sends too much, nonsense, or an endless query delays no other for long.
 func TestRelayIsBounded(t *testing.T) {
 	r := newRig(t)
 	r.resolv("nameserver 127.0.0.1\n")

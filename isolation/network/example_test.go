@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/network"
 )
 
-// A gang's namespace, held open by a process of the gang, gets a way out. Whoever watches
-// over the gang keeps it, and passes queries for names on where that is needed.
+// A gang's namespace, which a process of the gang holds open, gets a way out. The process that
+// supervises the gang keeps the rules, and relays DNS queries where that is needed.
 func ExampleConnect() {
 	ns, err := os.Open("/proc/4711/ns/net")
 	if err != nil {
@@ -28,7 +28,7 @@ func ExampleConnect() {
 		go func() { fmt.Println(network.RelayDNS(ctx, n.Gateway, n.Upstream...)) }()
 	}
 	fmt.Printf("%s on %s\n", n.Address, n.Interface)
-	// When the gang has ended:
+	// After the gang's end:
 	cancel()
 	_ = network.Disconnect(context.Background(), o.Gang)
 	_ = network.RestoreHost(context.Background(), o.State, o.Host)

@@ -19,7 +19,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// connections is what the world reaches through the host, and a gang.
+// connections tests which addresses can be reached through the host, from the outside and from a
+// gang.
 func (r *rig) second() *space {
 	back := newSpace(r.t)
 	r.linkTo(back, "up1", "192.0.2.2/24", "192.0.2.1/24")
@@ -33,7 +34,7 @@ func (r *rig) forwards(name string) string {
 	return strings.TrimSpace(r.host.sh("cat /proc/sys/net/ipv4/conf/" + name + "/forwarding"))
 }
 
-// Forwarding is opened as little as can be, and put back as it was.
+// Connect enables forwarding only where it is needed, and RestoreHost restores the old state.
 func TestForwarding(t *testing.T) {
 	t.Run("off", func(t *testing.T) {
 		r := newRig(t)
@@ -137,7 +138,7 @@ func TestForwarding(t *testing.T) {
 	})
 }
 
-// A published port of an engine that has come later stays reachable.
+// A port that an engine publishes later stays reachable.
 func TestPublishedPort(t *testing.T) {
 	r := newRig(t)
 	r.connect(gangA)
@@ -204,7 +205,7 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// Nothing that the host has or knows a way to becomes a gang's.
+// No gang gets a subnet that overlaps with an address or a route of the host.
 func TestClashes(t *testing.T) {
 	pools := prefixes("10.213.0.0/29", "172.29.0.0/29")
 	for _, tt := range []struct{ name, do, want string }{
@@ -226,7 +227,7 @@ func TestClashes(t *testing.T) {
 			s := newSpace(t)
 			testutil.Must(t, r.host.in(func() error {
 				id := 0
-				for searchSeed(fmt.Sprintf("%012x", id))%8 >= subnetSize { // the search is to begin at the pool's beginning
+				for searchSeed(fmt.Sprintf("%012x", id))%8 >= subnetSize { // so that the search begins at the beginning of the pool
 					id++
 				}
 				o := r.options(fmt.Sprintf("%012x", id), s)
@@ -252,7 +253,7 @@ func TestFull(t *testing.T) {
 			return err
 		})
 	}
-	testutil.Must(t, errors.Join(connect(gangA), connect(gangB), connect(gangA))) // the third has what the first had
+	testutil.Must(t, errors.Join(connect(gangA), connect(gangB), connect(gangA))) // the third gang gets the subnet of the first
 	err := connect("c0c0c0c0c0c0")
 	if !errors.Is(err, ErrFull) || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "network of gang c0c0c0c0c0c0: no subnet is free in 10.213.7.0/29: ") {
 		t.Errorf("%v", err)
@@ -276,7 +277,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// A kernel without nf_tables gives one line, and leaves nothing behind.
+// Without nf_tables in the kernel Connect returns an error of one line, and leaves nothing behind.
 func TestPlainKernel(t *testing.T) {
 	r := newRig(t)
 	s := newSpace(t)
@@ -291,7 +292,7 @@ func TestPlainKernel(t *testing.T) {
 	}
 }
 
-// As many at once as there is room for: subnets of their own, and each gets out.
+// As many gangs at once as there are subnets: each gets its own, and reaches the outside.
 func TestAtOnce(t *testing.T) {
 	r := newRig(t)
 	r.world.listen("198.51.100.1:80")
@@ -339,8 +340,8 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// Wherever a program is killed that connects a gang: when the gang's namespace has gone
-// and somebody sweeps, nothing is left; and until then others get out.
+// Wherever a program that connects a gang is killed: after the end of the namespace RestoreHost
+// leaves nothing, and until then other gangs reach the outside.
 func TestKilled(t *testing.T) {
 	r := newRig(t)
 	r.second()
@@ -364,7 +365,7 @@ func TestKilled(t *testing.T) {
 				t.Fatalf("round %d, gang %s: %q\n%s", i, gang, got, out)
 			}
 		}
-		if i%4 == 0 { // one that begins where another was killed
+		if i%4 == 0 { // a call after another one was killed
 			other, _ := r.connect(gangA)
 			if got := other.reach("198.51.100.1:80"); got != "203.0.113.2" {
 				t.Fatalf("round %d: %q", i, got)
@@ -375,7 +376,7 @@ func TestKilled(t *testing.T) {
 	}
 	t.Logf("%d of %d came to their end", whole, rounds)
 	var left string
-	for range 500 { // the kernel takes namespaces down in its own time
+	for range 500 { // the kernel removes namespaces asynchronously
 		r.sweep()
 		if left = r.left(); left == "" {
 			break
@@ -397,7 +398,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Whoever waits for the lock can be told to stop.
+// A call that waits for the lock ends with its context.
 func TestLocked(t *testing.T) {
 	state := t.TempDir()
 	testutil.Must(t, withLock(t.Context(), state, func() error {
@@ -441,7 +442,7 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-// A connection of whoever had an address before doesn't go on with the next.
+// A connection of an address's previous gang doesn't continue with the next one.
 func TestReusedAddress(t *testing.T) {
 	r := newRig(t)
 	entries := func() int { return strings.Count(r.host.sh("cat /proc/net/nf_conntrack"), "dst=198.51.100.1 ") }
@@ -461,8 +462,8 @@ func TestReusedAddress(t *testing.T) {
 	}
 }
 
-// Virtual machines on a bridge with the host's uplink are none of our business, also
-// where the kernel has bridges ask the firewall of IP.
+// The rules don't affect virtual machines on a bridge with the host's uplink, also where bridged
+// packets pass the firewall of IP.
 func TestBridge(t *testing.T) {
 	r := newRig(t)
 	r.host.sh("ip link add br0 type bridge; ip addr add 192.0.2.2/24 dev br0; ip link set br0 up; sysctl -qw net.bridge.bridge-nf-call-iptables=1")

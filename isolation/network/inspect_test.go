@@ -62,8 +62,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// closeForward makes a chain that drops what is forwarded. It may have a rule that accepts
-// what comes from gangs.
+// closeForward makes a chain that drops forwarded packets. It may have a rule that accepts packets
+// from gangs.
 func (r *rig) closeForward(name, chain string, acceptsGangs bool) {
 	r.t.Helper()
 	drop := nftables.ChainPolicyDrop
@@ -81,7 +81,7 @@ func (r *rig) closeForward(name, chain string, acceptsGangs bool) {
 	}))
 }
 
-// TestOnlyIPv6: a host whose only default route is of IPv6 is known.
+// TestOnlyIPv6: a host with only a default route of IPv6 is recognised.
 func TestOnlyIPv6(t *testing.T) {
 	for _, tt := range []struct {
 		name, do string

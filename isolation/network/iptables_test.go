@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// docker is what dockerd 28 makes of the table filter, as iptables-save says it.
+// docker is dockerd 28's table filter, as iptables-save prints it.
 const docker = `*filter
 :INPUT ACCEPT [0:0]
 :FORWARD DROP [0:0]
@@ -35,7 +35,7 @@ const docker = `*filter
 COMMIT
 `
 
-// older is dockerd 20's, with a rule of the admin's.
+// older is dockerd 20's table, with a rule of the admin's.
 const older = `*filter
 :INPUT ACCEPT [0:0]
 :FORWARD DROP [0:0]
@@ -115,7 +115,7 @@ func TestOtherFirewalls(t *testing.T) {
 	}
 }
 
-// A closed host lets gangs ask its relay.
+// On a host that drops by default, gangs can query their relay.
 func TestRelayThroughFirewall(t *testing.T) {
 	f := parseFilterTable("-P INPUT DROP\n-P FORWARD ACCEPT\n-A INPUT -i lo -j ACCEPT\n")
 	var got []string
@@ -131,7 +131,7 @@ func TestRelayThroughFirewall(t *testing.T) {
 	}
 }
 
-// A program that lists rules in other words than it was given them gets each once.
+// A program that lists rules in other words than it was given gets each rule once.
 func TestOtherWords(t *testing.T) {
 	r := newRig(t)
 	r.host.sh("iptables-nft -P FORWARD DROP")

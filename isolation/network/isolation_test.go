@@ -18,7 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// gangs is a rig with two of them.
+// twoGangs makes a rig with two gangs.
 func twoGangs(t *testing.T) (r *rig, a, b *space, na, nb Network) {
 	t.Helper()
 	r = newRig(t)
@@ -74,7 +74,7 @@ func TestTwoGangs(t *testing.T) {
 
 const marker = "berth-was-here"
 
-// ears hear packets with the marker in a namespace.
+// ears receive packets with the marker in a namespace.
 type ears struct {
 	mu    sync.Mutex
 	heard map[string]bool
@@ -95,7 +95,7 @@ func (e *ears) sniff(t *testing.T, s *space, where string) {
 	}, unix.PACKET_OUTGOING)
 }
 
-// take hears what is delivered to the host's port 7777.
+// take receives what is delivered to the host's port 7777.
 func (e *ears) take(t *testing.T, s *space, where string) {
 	t.Helper()
 	e.receive(t, s, where, func() (int, error) {
@@ -150,7 +150,7 @@ func sum(b []byte) uint16 {
 	return ^uint16(n)
 }
 
-// frame is UDP for port 7777 in IPv4 or IPv6 in Ethernet.
+// frame returns a UDP packet for port 7777 in IPv4 or IPv6 in Ethernet.
 func frame(to []byte, src, dst netip.Addr, name string) []byte {
 	data := marker + name + ";"
 	udp := binary.BigEndian.AppendUint16([]byte{0x1e, 0x61, 0x1e, 0x61}, uint16(8+len(data)))
@@ -197,7 +197,7 @@ func send(t *testing.T, s *space, frames ...[]byte) {
 	}))
 }
 
-// What a gang's root could send if it had the capability: to whom it comes.
+// Where forged packets arrive that a gang's root could send if it had the capability.
 func TestForged(t *testing.T) {
 	r, a, b, na, nb := twoGangs(t)
 	r.host.sh("sysctl -qw net.ipv4.conf.all.route_localnet=1 net.ipv4.conf.all.rp_filter=2")
@@ -233,7 +233,7 @@ func TestForged(t *testing.T) {
 	want := []string{
 		"its own to its gateway at the host", "its own to its gateway, broadcast at the host", "its own to the world at the world",
 		"its own to the host at the host", "its own to the host, broadcast at the host",
-		// Broadcasts are for everybody at this end of the cable: the host.
+		// Broadcasts reach everything at this end of the veth pair: the host.
 		"its own to all at the host", "its own to all, broadcast at the host",
 		"its own to the other's broadcast at the host", "its own to the other's broadcast, broadcast at the host",
 	}
@@ -244,8 +244,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestForgedNeighbours: what a gang with NET_RAW says of others' addresses (ARP), and of
-// itself as a router (IPv6), changes no route and no neighbour but its own.
+// TestForgedNeighbours: what a gang with NET_RAW announces about others' addresses (ARP), and about
+// itself as a router (IPv6), changes no route, and no neighbour but its own.
 func TestForgedNeighbours(t *testing.T) {
 	r, a, b, na, nb := twoGangs(t)
 	r.host.listen("0.0.0.0:22")
@@ -285,7 +285,7 @@ func TestForgedNeighbours(t *testing.T) {
 	}
 }
 
-// after waits until all is heard that is wanted, and a little longer.
+// after waits until all expected packets have arrived, and a little longer.
 func (e *ears) after(want []string) (got []string) {
 	for range 500 {
 		e.mu.Lock()

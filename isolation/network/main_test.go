@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain lets the test's own program be a process in the host's namespace: it does
-// what the variable says and says "done", or what went wrong.
+// TestMain lets the test binary be a process in the host's namespace: it calls the function that
+// the variable names, and prints "done" or the error.
 func TestMain(m *testing.M) {
 	words := strings.Fields(os.Getenv("BERTH_TEST_CHILD"))
 	if len(words) == 0 {
@@ -53,7 +53,7 @@ func child(words []string) error {
 	return err
 }
 
-// withoutNetfilter has this process's kernel know no netlink of the netfilter family.
+// withoutNetfilter makes the kernel refuse netlink sockets of netfilter to this process.
 func withoutNetfilter() error {
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}

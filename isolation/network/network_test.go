@@ -37,7 +37,7 @@ func TestOut(t *testing.T) {
 	}
 }
 
-// The second of two gangs, from call to return, and its end.
+// Measures the second of two gangs: Connect and Disconnect.
 func BenchmarkConnect(b *testing.B) {
 	r := newRig(b)
 	r.connect(gangB)

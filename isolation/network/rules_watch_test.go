@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// until waits for a condition that somebody else brings about.
+// until waits for a condition that another process brings about.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 500 {
@@ -20,7 +20,8 @@ func until(t *testing.T, what string, is func() bool) {
 	t.Errorf("never: %s", what)
 }
 
-// Whoever takes the rules away, or closes the host: gangs get out, and nobody in.
+// When another program removes the rules, or drops forwarded packets: gangs reach the outside
+// again, and nothing reaches gangs.
 func TestKeep(t *testing.T) {
 	r, a, b, na, nb := twoGangs(t)
 	r.world.listen("198.51.100.1:80")

@@ -17,8 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// space is a network namespace that lasts as long as its file is open, or something
-// runs in it.
+// space is a network namespace. It lasts as long as its file is open or a process is in it.
 type space struct {
 	t    testing.TB
 	file *os.File
@@ -41,7 +40,7 @@ func newSpace(t testing.TB) *space {
 	return s
 }
 
-// in calls f with a thread that is in the namespace.
+// in calls f on a thread that is in the namespace.
 func (s *space) in(f func() error) error { return RunInNamespace(s.file, f) }
 
 // sh runs a line of the shell in the namespace.
@@ -63,7 +62,7 @@ func (s *space) try(line string) (out string, err error) {
 	return out, err
 }
 
-// listen serves TCP at an address: each who comes is told who it is.
+// listen serves TCP at an address: it tells each client the client's address.
 func (s *space) listen(address string) {
 	s.t.Helper()
 	testutil.Must(s.t, s.in(func() error {
@@ -86,16 +85,16 @@ func (s *space) listen(address string) {
 	}))
 }
 
-// reach connects to a server of listen, which says who has come.
+// reach connects to a server of listen, and returns the address that the server has seen.
 func (s *space) reach(address string) string {
 	const patience = 30 * time.Second // the machine may have much to do
 	return s.dial(address, patience)
 }
 
-// closed is what can't be reached.
+// closed is the result of reach for an address that can't be reached.
 const closed = "unreachable"
 
-// knock is reach for what is thought to be closed, and answers at once if it isn't.
+// knock is reach for an address that should be closed; it returns at once if it isn't.
 func (s *space) knock(address string) string { return s.dial(address, time.Second) }
 
 func (s *space) dial(address string, patience time.Duration) (said string) {
@@ -114,8 +113,8 @@ func (s *space) dial(address string, patience time.Duration) (said string) {
 	return said
 }
 
-// rig is a host with an uplink (203.0.113.2) to a world, of which 203.0.113.1 is the
-// router and 198.51.100.1 is somewhere.
+// rig is a host with an uplink (203.0.113.2) to the outside ("world"), where 203.0.113.1 is the
+// router and 198.51.100.1 is some server.
 type rig struct {
 	t           testing.TB
 	host, world *space
@@ -127,7 +126,7 @@ func newRig(t testing.TB) *rig {
 	t.Helper()
 	testutil.NeedRoot(t)
 	if t, ok := t.(*testing.T); ok {
-		t.Parallel() // each has namespaces of its own, and mostly waits
+		t.Parallel() // each test has namespaces of its own, and mostly waits
 	}
 	dir := t.TempDir()
 	r := &rig{t: t, host: newSpace(t), world: newSpace(t), state: dir, files: Host{Etc: filepath.Join(dir, "etc"), Run: filepath.Join(dir, "run")}}
@@ -152,7 +151,7 @@ func (r *rig) linkTo(to *space, name, here, there string) {
 		}
 		return nil
 	}))
-	// A macvlan is to the host as hardware; the veth below is the cable.
+	// To the host a macvlan is hardware; the veth below it is the cable.
 	r.host.sh(fmt.Sprintf("sysctl -qw net.ipv4.conf.c%s.arp_ignore=8; ip link set c%s up; ip link add %s link c%s type macvlan mode bridge; ip addr add %s dev %s; ip link set %s up",
 		name, name, name, name, here, name, name))
 	to.sh(fmt.Sprintf("ip addr add %s dev w%s; ip link set w%s up", there, name, name))
@@ -161,7 +160,7 @@ func (r *rig) linkTo(to *space, name, here, there string) {
 	r.host.sh(fmt.Sprintf("ip link show dev c%s; ip link show dev %s", name, name))
 }
 
-// connect gives a new namespace the network of a gang.
+// connect makes a namespace and gives it the network of a gang.
 func (r *rig) connect(gang string) (*space, Network) {
 	r.t.Helper()
 	s := newSpace(r.t)
@@ -194,7 +193,7 @@ func (r *rig) sweep() {
 	testutil.Must(r.t, r.host.in(func() error { return RestoreHost(context.Background(), r.state, r.files) }))
 }
 
-// left is what a gang's network changes on the host.
+// left returns what a gang's network has changed on the host.
 func (r *rig) left() string {
 	r.t.Helper()
 	var b strings.Builder
@@ -214,8 +213,8 @@ func (r *rig) left() string {
 	return b.String()
 }
 
-// child starts the test's own program in the host's namespace, with the namespace of a
-// gang. What it says comes when it has ended.
+// child starts the test binary in the host's namespace, with the namespace of a gang. Its output is
+// returned after its end.
 func (r *rig) child(gang *space, words ...string) (*exec.Cmd, *strings.Builder) {
 	r.t.Helper()
 	cmd := exec.Command("/proc/self/exe")

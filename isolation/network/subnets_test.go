@@ -26,7 +26,7 @@ func numberToAddress(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
 }
 
-// bounds are the first and the last address of a prefix, as numbers.
+// bounds returns the first and the last address of a prefix, as numbers.
 func bounds(p netip.Prefix) (first, last uint32) {
 	first = binary.BigEndian.Uint32(p.Masked().Addr().AsSlice())
 	return first, first | uint32(1<<(32-p.Bits())-1)
@@ -72,12 +72,13 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Whatever is taken: the subnet meets nothing, and none is found only if there is none.
+// For any taken prefixes the subnet overlaps with none of them, and ErrFull is returned only if
+// there is no such subnet.
 func TestChooseAlways(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		within := func(label string, widest, narrowest int) netip.Prefix {
 			bits := rapid.IntRange(widest, narrowest).Draw(t, label)
-			last := rapid.SampledFrom([]uint32{0, 0xffffff00}).Draw(t, label+" in") // both ends of all addresses are tried
+			last := rapid.SampledFrom([]uint32{0, 0xffffff00}).Draw(t, label+" in") // includes the first and the last of all addresses
 			return netip.PrefixFrom(numberToAddress(10<<24|last&0xffffff|uint32(rapid.IntRange(0, 255).Draw(t, label+" at"))), bits)
 		}
 		var pools, taken []netip.Prefix
