@@ -84,8 +84,8 @@ func prepareCompat(t *testing.T, root string, spec *specs.Spec, may bool) Prepar
 	return p
 }
 
-// leads returns the file that the loader finds for libcuda.so.1.
-func leads(t *testing.T, root string) string {
+// libraryFound returns the file that the loader finds for libcuda.so.1.
+func libraryFound(t *testing.T, root string) string {
 	t.Helper()
 	cache, err := ldcache.Parse([]byte(read(t, filepath.Join(root, "etc/ld.so.cache"))))
 	must(t, err)
@@ -109,7 +109,7 @@ func TestForwardCompatibility(t *testing.T) {
 		if d := cmp.Diff(Files(testDir(), Target, shared.Dir{}).Mounts, p.Edits.Mounts); d != "" {
 			t.Errorf("mounts (-want +got):\n%s", d)
 		}
-		cuda, ours := "libcuda.so.570.1.2", ours(Target)
+		cuda, ours := "libcuda.so.570.1.2", ourEntries(Target)
 		checkCache(t, root, []ldcache.Entry{
 			compatEntry("libnvidia-nvvm.so.4", "libnvidia-nvvm.so.570.1.2"), compatEntry("libnvidia-nvvm.so", "libnvidia-nvvm.so.570.1.2"),
 			compatEntry("libnvidia-gpucomp.so.570.1.2", "libnvidia-gpucomp.so.570.1.2"), ours[0],
@@ -118,7 +118,7 @@ func TestForwardCompatibility(t *testing.T) {
 		checkFile(t, conf, "/usr/local/cuda/compat\n/usr/local/nvidia/lib64\n")
 	}
 	prepareCompat(t, root, &specs.Spec{}, false)
-	if got := leads(t, root); got != Target+"/lib64/libcuda.so.1" {
+	if got := libraryFound(t, root); got != Target+"/lib64/libcuda.so.1" {
 		t.Errorf("afterwards libcuda.so.1 is %s", got)
 	}
 	checkFile(t, conf, "/usr/local/nvidia/lib64\n")
@@ -138,8 +138,8 @@ func TestForwardCompatibilityOfSearchPath(t *testing.T) {
 		debianRoot(t, root)
 		compatPackage(t, root)
 		p := prepareCompat(t, root, &specs.Spec{Process: &specs.Process{Env: []string{"LD_LIBRARY_PATH=" + tt.path}}}, true)
-		if p.Target != tt.target || len(p.Notes) != 1 || leads(t, root) != CompatDir+"/libcuda.so.570.1.2" {
-			t.Errorf("%s: target %s, notes %q, %s", tt.path, p.Target, p.Notes, leads(t, root))
+		if p.Target != tt.target || len(p.Notes) != 1 || libraryFound(t, root) != CompatDir+"/libcuda.so.570.1.2" {
+			t.Errorf("%s: target %s, notes %q, %s", tt.path, p.Target, p.Notes, libraryFound(t, root))
 		}
 	}
 }
@@ -239,7 +239,7 @@ func TestForwardCompatibilityIsRefused(t *testing.T) {
 				tt.make(t, root)
 			}
 			p := prepareCompat(t, root, &tt.spec, true)
-			if got := leads(t, root); got != Target+"/lib64/libcuda.so.1" || len(p.Notes) != tt.notes {
+			if got := libraryFound(t, root); got != Target+"/lib64/libcuda.so.1" || len(p.Notes) != tt.notes {
 				t.Errorf("libcuda.so.1 is %s, notes %q", got, p.Notes)
 			}
 		})
@@ -257,7 +257,7 @@ func TestCompatStaysInTheRoot(t *testing.T) {
 		must(t, os.RemoveAll(root+"/usr/local/cuda/compat"))
 		must(t, os.Symlink(to, root+"/usr/local/cuda/compat"))
 		prepareCompat(t, root, &specs.Spec{}, true)
-		if got := leads(t, root); got != Target+"/lib64/libcuda.so.1" {
+		if got := libraryFound(t, root); got != Target+"/lib64/libcuda.so.1" {
 			t.Errorf("%s: %s", to, got)
 		}
 	}
@@ -283,14 +283,14 @@ func TestCompat(t *testing.T) {
 		for model := range strings.SplitSeq(models, ";") {
 			leased = append(leased, gpu.Device{Model: model})
 		}
-		if got := AllowsCompat(leased, usual()); got != want {
+		if got := AllowsCompat(leased, usualSelection()); got != want {
 			t.Errorf("%q: %v", models, got)
 		}
 		if AllowsCompat(leased, Selection{Capabilities: gpu.Utility | gpu.Graphics}) {
 			t.Errorf("%q: without compute", models)
 		}
 	}
-	if AllowsCompat(nil, usual()) {
+	if AllowsCompat(nil, usualSelection()) {
 		t.Error("without a device")
 	}
 }

@@ -36,8 +36,8 @@ func majors() map[string]uint32 {
 	return map[string]uint32{"nvidia": 195, "nvidia-modeset": 195, "nvidia-uvm": 508, "nvidia-caps": 511, "drm": 226}
 }
 
-// usual is the selection for a container that makes no choice.
-func usual(features ...gpu.Feature) Selection {
+// usualSelection is the selection for a container that makes no choice.
+func usualSelection(features ...gpu.Feature) Selection {
 	return Selection{Capabilities: gpu.Compute | gpu.Utility, Features: features}
 }
 
@@ -70,9 +70,9 @@ func TestDevices(t *testing.T) {
 		less      string // name of a missing major
 		want      []edits.Node
 	}{
-		{name: "none", selection: usual("gdrcopy")},
-		{name: "a GPU has the node of its minor", leased: "GPU-a", selection: usual(), want: nodes(gpuA, control, uvm, tools)},
-		{name: "two slices of one GPU share its node", leased: "MIG-1 MIG-2", selection: usual(), want: nodes(gpuB, slice1, slice2, control, uvm, tools)},
+		{name: "none", selection: usualSelection("gdrcopy")},
+		{name: "a GPU has the node of its minor", leased: "GPU-a", selection: usualSelection(), want: nodes(gpuA, control, uvm, tools)},
+		{name: "two slices of one GPU share its node", leased: "MIG-1 MIG-2", selection: usualSelection(), want: nodes(gpuB, slice1, slice2, control, uvm, tools)},
 		{name: "utility alone", leased: "GPU-a", selection: Selection{Capabilities: gpu.Utility}, less: "nvidia-uvm", want: nodes(gpuA, control)},
 		{name: "graphics", leased: "GPU-a", selection: Selection{Capabilities: gpu.Graphics}, want: nodes(gpuA, card, render, control, modeset)},
 		{name: "display", leased: "GPU-a", selection: Selection{Capabilities: gpu.Display}, want: nodes(gpuA, card, render, control, modeset)},
@@ -86,21 +86,21 @@ func TestDevices(t *testing.T) {
 			name: "all capabilities bring no feature", leased: "GPU-a", selection: Selection{Capabilities: ^gpu.Capabilities(0)},
 			want: nodes(gpuA, card, render, control, uvm, tools, modeset),
 		},
-		{name: "gdrcopy", leased: "GPU-a", selection: usual("gdrcopy"), want: nodes(gpuA, control, uvm, tools, node("/dev/gdrdrv", 236, 0, all))},
+		{name: "gdrcopy", leased: "GPU-a", selection: usualSelection("gdrcopy"), want: nodes(gpuA, control, uvm, tools, node("/dev/gdrdrv", 236, 0, all))},
 		{
-			name: "nvswitch", leased: "GPU-a", selection: usual("nvswitch"),
+			name: "nvswitch", leased: "GPU-a", selection: usualSelection("nvswitch"),
 			want: nodes(gpuA, control, uvm, tools, node("/dev/nvidia-nvswitch0", 235, 0, all), node("/dev/nvidia-nvswitchctl", 235, 255, all)),
 		},
 		{
-			name: "one IMEX channel", leased: "GPU-a", selection: usual("imex=1"),
+			name: "one IMEX channel", leased: "GPU-a", selection: usualSelection("imex=1"),
 			want: nodes(gpuA, control, uvm, tools, node("/dev/nvidia-caps-imex-channels/channel1", 234, 1, all)),
 		},
 		{
-			name: "two IMEX channels and GDRCopy", leased: "GPU-a", selection: usual("gdrcopy", "imex=0-1"),
+			name: "two IMEX channels and GDRCopy", leased: "GPU-a", selection: usualSelection("gdrcopy", "imex=0-1"),
 			want: nodes(gpuA, control, uvm, tools, node("/dev/gdrdrv", 236, 0, all),
 				node("/dev/nvidia-caps-imex-channels/channel0", 234, 0, all), node("/dev/nvidia-caps-imex-channels/channel1", 234, 1, all)),
 		},
-		{name: "a socket is no node", leased: "GPU-a", selection: usual("fabricmanager"), want: nodes(gpuA, control, uvm, tools)},
+		{name: "a socket is no node", leased: "GPU-a", selection: usualSelection("fabricmanager"), want: nodes(gpuA, control, uvm, tools)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := majors()
@@ -155,9 +155,9 @@ func TestDevicesRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := majors()
 			delete(m, tt.less)
-			selection := usual()
+			selection := usualSelection()
 			if tt.selection != "" {
-				selection = usual(tt.selection)
+				selection = usualSelection(tt.selection)
 			}
 			_, err := Devices(inventory(), devices([]string{tt.leased}), m, selection)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {

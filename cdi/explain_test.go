@@ -30,8 +30,8 @@ func TestNodeReasons(t *testing.T) {
 		selection Selection
 		want      map[string]string
 	}{
-		{"nothing", nil, usual(), map[string]string{}},
-		{"a GPU", lease("GPU-a"), usual(), map[string]string{
+		{"nothing", nil, usualSelection(), map[string]string{}},
+		{"a GPU", lease("GPU-a"), usualSelection(), map[string]string{
 			"/dev/nvidia3": "device GPU-a", "/dev/nvidiactl": "comes with every GPU",
 			"/dev/nvidia-uvm": "driver capability compute", "/dev/nvidia-uvm-tools": "driver capability compute",
 		}},
@@ -52,7 +52,7 @@ func TestNodeReasons(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			e, err := Devices(inv, c.leased, majors(), c.selection)
 			must(t, err)
-			explained(t, e)
+			checkReasons(t, e)
 			got := map[string]string{}
 			for _, n := range e.Nodes {
 				got[n.Path] = e.Why("device", n.Path)
@@ -86,13 +86,13 @@ func TestNodeReasonsAreComplete(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		explained(t, e)
+		checkReasons(t, e)
 	})
 }
 
-// explained checks that everything that the edits add has a reason, and that each reason belongs to
+// checkReasons checks that everything that the edits add has a reason, and that each reason belongs to
 // something added.
-func explained(t interface{ Errorf(string, ...any) }, e edits.Edits) {
+func checkReasons(t interface{ Errorf(string, ...any) }, e edits.Edits) {
 	var added [][2]string
 	for _, n := range e.Nodes {
 		added = append(added, [2]string{"device", n.Path})

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// serve makes a socket below root.
-func serve(t *testing.T, root, name string) {
+// makeSocket makes a socket below root.
+func makeSocket(t *testing.T, root, name string) {
 	t.Helper()
 	path := filepath.Join(root, name)
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -22,8 +22,8 @@ func serve(t *testing.T, root, name string) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
-// short returns a directory with a path so short that sockets fit into it.
-func short(t *testing.T) string {
+// shortDirectory returns a directory with a path so short that sockets fit into it.
+func shortDirectory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "berth-")
 	must(t, err)
@@ -33,12 +33,12 @@ func short(t *testing.T) string {
 
 func TestServices(t *testing.T) {
 	const persistenced = "/run/nvidia-persistenced/socket"
-	full := short(t)
-	serve(t, full, persistenced)
-	serve(t, full, fabricManagerSocket)
+	full := shortDirectory(t)
+	makeSocket(t, full, persistenced)
+	makeSocket(t, full, fabricManagerSocket)
 	must(t, os.MkdirAll(filepath.Join(full, udevState), 0o755))
 	write(t, filepath.Join(full, cufileConfig), "{}")
-	odd := short(t)
+	odd := shortDirectory(t)
 	must(t, os.MkdirAll(filepath.Join(odd, fabricManagerSocket), 0o755))
 	for _, tt := range []struct {
 		name      string
@@ -63,7 +63,7 @@ func TestServices(t *testing.T) {
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("error %v, want %q", err, tt.err)
 			}
-			explained(t, e)
+			checkReasons(t, e)
 			var got []string
 			for _, m := range e.Mounts {
 				got = append(got, m.Destination)

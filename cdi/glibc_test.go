@@ -60,8 +60,8 @@ func run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// inside runs a program with root as its root directory.
-func inside(t *testing.T, root, name string, args ...string) (string, error) {
+// runInside runs a program with root as its root directory.
+func runInside(t *testing.T, root, name string, args ...string) (string, error) {
 	t.Helper()
 	cmd := &exec.Cmd{Path: name, Args: append([]string{name}, args...), Dir: "/", Env: []string{}, SysProcAttr: &syscall.SysProcAttr{Chroot: root}}
 	out, err := cmd.CombinedOutput()
@@ -100,13 +100,13 @@ func glibcRoot(t *testing.T, root string) {
 	}
 	write(t, filepath.Join(root, "etc/ld.so.conf"), "include /etc/ld.so.conf.d/*.conf\n")
 	write(t, filepath.Join(root, "etc/ld.so.conf.d/image.conf"), "/opt/image\n")
-	where(t, filepath.Join(root, "opt/image/libcuda.so.1"), "libcuda.so.1", "image")
-	where(t, filepath.Join(root, "opt/image/libimage.so.1"), "libimage.so.1", "image")
+	writeTextLibrary(t, filepath.Join(root, "opt/image/libcuda.so.1"), "libcuda.so.1", "image")
+	writeTextLibrary(t, filepath.Join(root, "opt/image/libimage.so.1"), "libimage.so.1", "image")
 	must(t, os.MkdirAll(filepath.Join(root, "var/cache/ldconfig"), 0o755))
 }
 
-// where makes a library that returns this text.
-func where(t *testing.T, path, soname, answer string) {
+// writeTextLibrary makes a library that returns this text.
+func writeTextLibrary(t *testing.T, path, soname, answer string) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	source := filepath.Join(t.TempDir(), "lib.c")
@@ -118,8 +118,8 @@ func where(t *testing.T, path, soname, answer string) {
 func realDriver(t *testing.T) driver.Dir {
 	t.Helper()
 	root, data := t.TempDir(), t.TempDir()
-	where(t, filepath.Join(root, "usr/lib64/libcuda.so.550.1"), "libcuda.so.1", "driver")
-	where(t, filepath.Join(root, "usr/lib64/libnvidia-ml.so.550.1"), "libnvidia-ml.so.1", "driver")
+	writeTextLibrary(t, filepath.Join(root, "usr/lib64/libcuda.so.550.1"), "libcuda.so.1", "driver")
+	writeTextLibrary(t, filepath.Join(root, "usr/lib64/libnvidia-ml.so.550.1"), "libnvidia-ml.so.1", "driver")
 	write(t, filepath.Join(root, "usr/bin/nvidia-smi"), "")
 	must(t, os.Chmod(filepath.Join(root, "usr/bin/nvidia-smi"), 0o755))
 	home, err := driver.Build(t.Context(), gpu.Host{DriverRoot: root}, "550.1", data)
@@ -166,7 +166,7 @@ func TestLoaderFindsDriver(t *testing.T) {
 			want := "driver\ndriver\ndriver\n"
 			libs := []string{"libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"}
 			if withCache {
-				_, err := inside(t, root, "/sbin/ldconfig")
+				_, err := runInside(t, root, "/sbin/ldconfig")
 				must(t, err)
 				libs, want = append(libs, "libimage.so.1"), want+"image\n"
 			}
@@ -174,11 +174,11 @@ func TestLoaderFindsDriver(t *testing.T) {
 			mountAll(t, root, p.Edits.Mounts)
 			t.Cleanup(func() { unmountAll(t, root, p.Edits.Mounts) })
 			for _, when := range []string{"after PrepareRoot", "after ldconfig"} {
-				out, err := inside(t, root, "/bin/open", libs...)
+				out, err := runInside(t, root, "/bin/open", libs...)
 				if err != nil || out != want {
 					t.Fatalf("%s: %v:\n%s", when, err, out)
 				}
-				if out, err := inside(t, root, "/sbin/ldconfig"); err != nil || out != "" {
+				if out, err := runInside(t, root, "/sbin/ldconfig"); err != nil || out != "" {
 					t.Fatalf("ldconfig: %v: %s", err, out)
 				}
 			}
@@ -194,8 +194,8 @@ func unmountAll(t *testing.T, root string, mounts []specs.Mount) {
 	}
 }
 
-// readOnly turns the root into a file system that can't be written.
-func readOnly(t *testing.T, root string, fill func(t *testing.T, root string)) {
+// makeReadOnly turns the root into a file system that can't be written.
+func makeReadOnly(t *testing.T, root string, fill func(t *testing.T, root string)) {
 	t.Helper()
 	must(t, unix.Mount("tmpfs", root, "tmpfs", 0, ""))
 	t.Cleanup(func() { must(t, unix.Unmount(root, unix.MNT_DETACH)) })
@@ -207,10 +207,10 @@ func TestReadOnlyRoot(t *testing.T) {
 	needs(t, "cc", "ldd")
 	privateMounts(t)
 	root, dir, state := t.TempDir(), realDriver(t), t.TempDir()
-	readOnly(t, root, func(t *testing.T, root string) {
+	makeReadOnly(t, root, func(t *testing.T, root string) {
 		glibcRoot(t, root)
 		must(t, os.MkdirAll(filepath.Join(root, "usr/local/nvidia"), 0o755))
-		_, err := inside(t, root, "/sbin/ldconfig")
+		_, err := runInside(t, root, "/sbin/ldconfig")
 		must(t, err)
 	})
 	spec := &specs.Spec{}
@@ -224,7 +224,7 @@ func TestReadOnlyRoot(t *testing.T) {
 		t.Errorf("mounts (-want +got):\n%s\nnotes %q", d, p.Notes)
 	}
 	mountAll(t, root, p.Edits.Mounts)
-	out, err := inside(t, root, "/bin/open", "libcuda.so.1", "libimage.so.1")
+	out, err := runInside(t, root, "/bin/open", "libcuda.so.1", "libimage.so.1")
 	if err != nil || out != "driver\nimage\n" {
 		t.Errorf("%v:\n%s", err, out)
 	}
@@ -240,7 +240,7 @@ func TestReadOnlyRootWithoutPlaces(t *testing.T) {
 	needs(t)
 	privateMounts(t)
 	root := t.TempDir()
-	readOnly(t, root, func(t *testing.T, root string) {
+	makeReadOnly(t, root, func(t *testing.T, root string) {
 		write(t, filepath.Join(root, machineOf(runtime.GOARCH).loaders[0]), "")
 	})
 	spec := &specs.Spec{

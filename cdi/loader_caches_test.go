@@ -31,8 +31,8 @@ func bindOne(t *testing.T, state string, content []byte) *preparation {
 	return p
 }
 
-// age makes all files in the directory look unused for a long time.
-func age(t *testing.T, dir string) {
+// ageFiles makes all files in the directory look unused for a long time.
+func ageFiles(t *testing.T, dir string) {
 	t.Helper()
 	names, err := os.ReadDir(dir)
 	must(t, err)
@@ -66,7 +66,7 @@ func TestBoundCachesAreBounded(t *testing.T) {
 			var last *preparation
 			for i := range tt.times {
 				last = bindOne(t, state, append(bytes.Repeat([]byte{'x'}, tt.size), fmt.Sprint(i)...))
-				age(t, dir)
+				ageFiles(t, dir)
 			}
 			if count, size := usage(t, dir); count > 257 || size > 32<<20 {
 				t.Errorf("%d files, %d bytes", count, size)
@@ -90,7 +90,7 @@ func TestBoundCachesInUseStay(t *testing.T) {
 	for i := byte(1); i < 8; i++ {
 		bindOne(t, state, large(i))
 	}
-	age(t, filepath.Join(state, ".bound"))
+	ageFiles(t, filepath.Join(state, ".bound"))
 	bindOne(t, state, large(0)) // used again
 	for i := byte(8); i < 15; i++ {
 		bindOne(t, state, large(i))
@@ -115,12 +115,12 @@ func TestBoundCacheThatWasChanged(t *testing.T) {
 	}
 }
 
-func TestLargeCachesAreNotRemembered(t *testing.T) {
+func TestLargeCachesAreNotStored(t *testing.T) {
 	p := unwritable(t.TempDir())
 	memory := filepath.Join(p.state, "ldmemo")
 	p.mergedCache(bytes.Repeat([]byte("\n"), 10)) // an invalid cache is noted, and the result isn't stored
 	p.mergedCache(image().Bytes())
-	p.mergedCache(many("large", 30000).Bytes())
+	p.mergedCache(manyLibraries("large", 30000).Bytes())
 	if count, size := usage(t, memory); count != 1 || size > 1<<20 {
 		t.Errorf("%d caches with %d bytes are remembered", count, size)
 	}
@@ -129,7 +129,7 @@ func TestLargeCachesAreNotRemembered(t *testing.T) {
 		write(t, file, "")
 		must(t, os.Truncate(file, 1<<20))
 	}
-	p.mergedCache(many("app", 1).Bytes())
+	p.mergedCache(manyLibraries("app", 1).Bytes())
 	if count, size := usage(t, memory); count != 1 || size > 1<<20 {
 		t.Errorf("of 32 MiB and one more cache, %d with %d bytes are remembered", count, size)
 	}
@@ -137,9 +137,9 @@ func TestLargeCachesAreNotRemembered(t *testing.T) {
 
 // TestMergedCachesAreStored: the merged cache of an image with thousands of libraries is stored,
 // and for a root that was prepared before, that it is unchanged.
-func TestMemory(t *testing.T) {
+func TestMergedCachesAreStored(t *testing.T) {
 	p := unwritable(t.TempDir())
-	old := many("app", 12000).Bytes()
+	old := manyLibraries("app", 12000).Bytes()
 	first := p.mergedCache(old)
 	if !bytes.Equal(p.mergedCache(first), first) {
 		t.Error("merging twice isn't the same as once")
@@ -154,8 +154,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// many returns a cache with this many libraries beside the image's own.
-func many(name string, count int) ldcache.Cache {
+// manyLibraries returns a cache with this many libraries beside the image's own.
+func manyLibraries(name string, count int) ldcache.Cache {
 	cache := image()
 	for i := range count {
 		e := cache.Entries[0]

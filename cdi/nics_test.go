@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// fabric makes a /sys with adapters mlx5_0 to mlx5_2, whose nodes are numbered from the end.
-func fabric(t *testing.T) (NICs, gpu.Inventory) {
+// writeAdapters makes a /sys with adapters mlx5_0 to mlx5_2, whose nodes are numbered from the end.
+func writeAdapters(t *testing.T) (NICs, gpu.Inventory) {
 	t.Helper()
 	n := NICs{Host: gpu.Host{Sys: t.TempDir()}, State: t.TempDir()}
 	var inv gpu.Inventory
@@ -71,7 +71,7 @@ func leaseOf(inv gpu.Inventory, shared bool, which ...int) (all []gpu.Device) {
 }
 
 func TestNICs(t *testing.T) {
-	n, inv := fabric(t)
+	n, inv := writeAdapters(t)
 	got, err := n.Edits(inv, leaseOf(inv, false, 0, 2), "lease", true)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestNICs(t *testing.T) {
 		},
 		MaskedPaths: []string{"/sys/class/infiniband_mad"},
 	}
-	explained(t, got)
+	checkReasons(t, got)
 	if why := got.Why("device", "/dev/infiniband/uverbs2"); why != "RDMA device mlx5_0:1" {
 		t.Errorf("the node of mlx5_0 is there because of %s", why)
 	}
@@ -129,8 +129,8 @@ func TestNICs(t *testing.T) {
 	}
 }
 
-func TestHidden(t *testing.T) {
-	n, _ := fabric(t)
+func TestHiddenEdits(t *testing.T) {
+	n, _ := writeAdapters(t)
 	want := edits.Edits{MaskedPaths: []string{"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/infiniband_mad"}}
 	if d := cmp.Diff(want, n.HiddenEdits()); d != "" {
 		t.Errorf("hidden (-want +got):\n%s", d)
@@ -143,7 +143,7 @@ func TestHidden(t *testing.T) {
 // TestSharedViews: each lease of a shared adapter has a list of its own, because a container that
 // may mount can write to it.
 func TestSharedViews(t *testing.T) {
-	n, inv := fabric(t)
+	n, inv := writeAdapters(t)
 	of := func(shared bool, lease string) string {
 		e, err := n.Edits(inv, leaseOf(inv, shared, 1), lease, true)
 		if err != nil {
@@ -177,7 +177,7 @@ func TestNICsRefuse(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n, inv := fabric(t)
+			n, inv := writeAdapters(t)
 			leased := leaseOf(inv, false, 1)
 			tt.change(n, &inv)
 			if _, err := n.Edits(inv, leased, "lease", true); err == nil || !strings.Contains(err.Error(), tt.text) {
@@ -189,7 +189,7 @@ func TestNICsRefuse(t *testing.T) {
 
 // TestRenumbered: a node may have another number than at discovery; the adapter's name decides.
 func TestRenumbered(t *testing.T) {
-	n, inv := fabric(t)
+	n, inv := writeAdapters(t)
 	inv.NICs[1].Uverbs = "uverbs0"
 	e, err := n.Edits(inv, leaseOf(inv, false, 1), "lease", true)
 	if err != nil {
@@ -200,8 +200,8 @@ func TestRenumbered(t *testing.T) {
 	}
 }
 
-func TestChosen(t *testing.T) {
-	_, inv := fabric(t)
+func TestCheckChosenHCAs(t *testing.T) {
+	_, inv := writeAdapters(t)
 	inv.NICs[2].Name = "mlx5_10"
 	for value, want := range map[string]string{
 		"=mlx5_0:1": "", "mlx5": "", "mlx5_1": "", "^mlx5_9": "", "=mlx5_0,mlx5_10:1": "",
@@ -214,7 +214,7 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-func TestLimits(t *testing.T) {
+func TestRDMALimits(t *testing.T) {
 	const unlimited = math.MaxUint64
 	limit := func(name string, soft, hard uint64) specs.POSIXRlimit {
 		return specs.POSIXRlimit{Type: "RLIMIT_" + name, Soft: soft, Hard: hard}

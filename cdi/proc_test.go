@@ -68,10 +68,10 @@ func TestProcEdits(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e, err := ProcEdits(procHost(t), inventory(), devices(strings.Fields(tt.leased)), usual(tt.features...))
+			e, err := ProcEdits(procHost(t), inventory(), devices(strings.Fields(tt.leased)), usualSelection(tt.features...))
 			must(t, err)
 			must(t, e.Validate())
-			explained(t, e)
+			checkReasons(t, e)
 			want := map[string]bool{}
 			for name := range strings.FieldsSeq(tt.masked) {
 				want[filepath.Join("/proc/driver", name)] = true
@@ -91,11 +91,11 @@ func TestProcEdits(t *testing.T) {
 }
 
 func TestProcEditsOfNothing(t *testing.T) {
-	e, err := ProcEdits(procHost(t), inventory(), nil, usual("gds"))
+	e, err := ProcEdits(procHost(t), inventory(), nil, usualSelection("gds"))
 	if err != nil || !cmp.Equal(e, edits.Edits{}) {
 		t.Errorf("%+v, %v", e, err)
 	}
-	if _, err := ProcEdits(procHost(t), inventory(), devices([]string{"GPU-gone"}), usual()); err == nil {
+	if _, err := ProcEdits(procHost(t), inventory(), devices([]string{"GPU-gone"}), usualSelection()); err == nil {
 		t.Error("a GPU that isn't there has edits")
 	}
 }

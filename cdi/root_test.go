@@ -51,8 +51,8 @@ func testDir() driver.Dir {
 	}}
 }
 
-// ours are the entries that the test directory brings, in the cache's order.
-func ours(target string) []ldcache.Entry {
+// ourEntries are the entries that the test directory brings, in the cache's order.
+func ourEntries(target string) []ldcache.Entry {
 	flags := machineOf(runtime.GOARCH).flags[64]
 	var all []ldcache.Entry
 	for _, name := range []string{"libnvidia-glcore.so.550.1", "libcuda.so.1", "libcuda.so"} {
@@ -102,7 +102,7 @@ func TestPrepareRoot(t *testing.T) {
 	}{
 		{
 			name: "debian", make: debianRoot, target: Target,
-			cache: append(ours(Target)[:2:2], image().Entries[0], ours(Target)[2], image().Entries[1]),
+			cache: append(ourEntries(Target)[:2:2], image().Entries[0], ourEntries(Target)[2], image().Entries[1]),
 			want: map[string]string{
 				"etc/ld.so.conf.d/00-berth.conf": "/usr/local/nvidia/lib64\n",
 				"etc/ld.so.conf":                 "include /etc/ld.so.conf.d/*.conf\n",
@@ -118,7 +118,7 @@ func TestPrepareRoot(t *testing.T) {
 			make: func(t *testing.T, root string) {
 				write(t, filepath.Join(root, machineOf(runtime.GOARCH).loaders[0]), "")
 			},
-			cache: ours(Target),
+			cache: ourEntries(Target),
 			want:  map[string]string{"etc/ld.so.conf": "-", "etc/ld.so.conf.d/00-berth.conf": "/usr/local/nvidia/lib64\n"},
 		},
 		{
@@ -127,7 +127,7 @@ func TestPrepareRoot(t *testing.T) {
 				debianRoot(t, root)
 				write(t, root+"/etc/ld.so.cache", "")
 			},
-			cache: ours(Target),
+			cache: ourEntries(Target),
 		},
 		{
 			name: "what isn't a cache is replaced, and said", target: Target, notes: 1,
@@ -135,7 +135,7 @@ func TestPrepareRoot(t *testing.T) {
 				debianRoot(t, root)
 				write(t, root+"/etc/ld.so.cache", "garbage")
 			},
-			cache: ours(Target),
+			cache: ourEntries(Target),
 		},
 		{
 			name: "ld.so.conf that doesn't include", target: Target,
@@ -145,7 +145,7 @@ func TestPrepareRoot(t *testing.T) {
 				must(t, os.RemoveAll(root+"/etc/ld.so.conf.d"))
 				must(t, os.Remove(root+"/etc/ld.so.cache"))
 			},
-			cache: ours(Target),
+			cache: ourEntries(Target),
 			want: map[string]string{
 				"etc/ld.so.conf":                 "include /etc/ld.so.conf.d/00-berth.conf\n/opt/lib\n",
 				"etc/ld.so.conf.d/00-berth.conf": "/usr/local/nvidia/lib64\n",
@@ -161,7 +161,7 @@ func TestPrepareRoot(t *testing.T) {
 				})
 				write(t, root+"/etc/ld.so.cache", string(old.Bytes()))
 			},
-			cache: ours(Target),
+			cache: ourEntries(Target),
 		},
 		{
 			name: "the image has files at the target", target: OtherTarget, notes: 1,
@@ -170,7 +170,7 @@ func TestPrepareRoot(t *testing.T) {
 				must(t, os.Remove(root+"/etc/ld.so.cache"))
 				write(t, root+"/usr/local/nvidia/lib64/libmine.so", "")
 			},
-			cache: ours(OtherTarget),
+			cache: ourEntries(OtherTarget),
 			want:  map[string]string{"etc/ld.so.conf.d/00-berth.conf": "/usr/local/berth/nvidia/lib64\n"},
 		},
 		{
@@ -232,7 +232,7 @@ func TestPrepareRoot(t *testing.T) {
 	}
 }
 
-func TestMergedCacheIsRemembered(t *testing.T) {
+func TestMergedCacheIsStored(t *testing.T) {
 	state := t.TempDir()
 	memory := filepath.Join(state, "ldmemo")
 	count := func() int {
@@ -240,7 +240,7 @@ func TestMergedCacheIsRemembered(t *testing.T) {
 		must(t, err)
 		return len(names)
 	}
-	want := append(ours(Target)[:2:2], image().Entries[0], ours(Target)[2], image().Entries[1])
+	want := append(ourEntries(Target)[:2:2], image().Entries[0], ourEntries(Target)[2], image().Entries[1])
 	for range 2 {
 		root := t.TempDir()
 		debianRoot(t, root)
@@ -260,7 +260,7 @@ func TestMergedCacheIsRemembered(t *testing.T) {
 	defer f.Close()
 	_, err = PrepareRoot(f, &specs.Spec{}, other, state, RootOptions{Shared: shared.Dir{Source: state}})
 	must(t, err)
-	checkCache(t, root, append(ours(Target)[:1:1], image().Entries...))
+	checkCache(t, root, append(ourEntries(Target)[:1:1], image().Entries...))
 
 	for i := range maxMerged {
 		write(t, filepath.Join(memory, fmt.Sprint(i)), "")
@@ -270,7 +270,7 @@ func TestMergedCacheIsRemembered(t *testing.T) {
 	write(t, root+"/etc/ld.so.cache", "")
 	_, err = prepare(t, root, &specs.Spec{}, state)
 	must(t, err)
-	checkCache(t, root, ours(Target))
+	checkCache(t, root, ourEntries(Target))
 	if count() != 1 {
 		t.Errorf("%d caches are remembered", count())
 	}

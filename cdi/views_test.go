@@ -17,9 +17,9 @@ func newViews(t *testing.T) Views {
 	return Views{State: filepath.Join(t.TempDir(), "state"), Epoch: "1"}
 }
 
-// shown returns what a container sees of a mount: content, the target of a link, "/" for an empty
+// describeMount returns what a container sees of a mount: content, the target of a link, "/" for an empty
 // directory.
-func shown(t *testing.T, dir string) map[string]string {
+func describeMount(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -82,13 +82,13 @@ func TestChangedViewIsMadeAnew(t *testing.T) {
 	leased, selection := devices([]string{"GPU-a"}), Selection{Capabilities: gpu.Graphics}
 	e, err := v.Edits(inventory(), leased, selection)
 	must(t, err)
-	want := shown(t, e.Mounts[0].Source)
+	want := describeMount(t, e.Mounts[0].Source)
 	link := filepath.Join(e.Mounts[0].Source, "pci-0000:1b:00.0-card")
 	must(t, os.Remove(link))
 	must(t, os.Symlink("../card9", link))
 	e, err = v.Edits(inventory(), leased, selection)
 	must(t, err)
-	if d := cmp.Diff(want, shown(t, e.Mounts[0].Source)); d != "" {
+	if d := cmp.Diff(want, describeMount(t, e.Mounts[0].Source)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 }
@@ -116,11 +116,11 @@ func TestLinksByPath(t *testing.T) {
 				}
 				return
 			}
-			explained(t, e)
+			checkReasons(t, e)
 			if d := cmp.Diff([]specs.Mount{bindView(mounts[0].Source, "/dev/dri/by-path")}, mounts); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
-			if d := cmp.Diff(tt.want, shown(t, mounts[0].Source)); d != "" {
+			if d := cmp.Diff(tt.want, describeMount(t, mounts[0].Source)); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
 		})

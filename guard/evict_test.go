@@ -134,7 +134,7 @@ func (e *eviction) evict() (left int, err error) {
 }
 
 // Processes that were in the cgroup before the container survive.
-func TestEvictSparesBystanders(t *testing.T) {
+func TestEvictSparesOtherProcesses(t *testing.T) {
 	t.Run("init ends all", func(t *testing.T) {
 		e := newEviction(t)
 		bystander := e.process(e.group, 0)

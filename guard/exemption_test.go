@@ -73,7 +73,7 @@ func needsRoot(t *testing.T) {
 }
 
 // A key counts only in a file that only root can have written or read.
-func TestExemptKeyIsRoots(t *testing.T) {
+func TestExemptKeyBelongsToRoot(t *testing.T) {
 	needsRoot(t)
 	const secret = "0123456789abcdef0123"
 	for _, tt := range []struct {

@@ -23,7 +23,7 @@ func (e *eviction) has(group string) bool {
 
 // An empty outer cgroup stays for a container that may be about to be created: while the process
 // that created it lives (unless that is the caller), and while there is a lease.
-func TestOuterIsKeptForWhoComes(t *testing.T) {
+func TestOuterIsKeptForExpectedContainer(t *testing.T) {
 	e := newEviction(t)
 	start, err := process.Start("/proc", os.Getppid())
 	if err != nil {

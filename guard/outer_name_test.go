@@ -77,7 +77,7 @@ func procfs(t *testing.T, start uint64, first string) gpu.Host {
 }
 
 // The name of an outer cgroup has its creator, whose life is checked in the same procfs.
-func TestMakerIsReadInOnePlace(t *testing.T) {
+func TestOuterNameHasCreator(t *testing.T) {
 	n := Guard{Host: procfs(t, 4711, "/")}
 	outer, err := n.newOuterPath("/docker/c1", false)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// written returns a rule as a spec has it, with any numbers.
-func written(verb bool, kind string, major, minor *int64, access string) specs.LinuxDeviceCgroup {
+// ruleOf returns a rule as a spec has it, with any numbers.
+func ruleOf(verb bool, kind string, major, minor *int64, access string) specs.LinuxDeviceCgroup {
 	return specs.LinuxDeviceCgroup{Allow: verb, Type: kind, Major: major, Minor: minor, Access: access}
 }
 
@@ -23,41 +23,41 @@ const wrap = int64(1) << 32
 
 // Rules that runtimes read differently from one another, or from berth, are refused, with a lease
 // and without.
-func TestOddRulesAreRefused(t *testing.T) {
+func TestAmbiguousRulesAreRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		rule specs.LinuxDeviceCgroup
 		want string
 	}{
-		{"major that wraps", written(true, "c", number(195+wrap), nil, "rwm"), "major 4294967491 is no device number"},
-		{"major and minor that wrap", written(true, "c", number(195+wrap), number(3+wrap), "rwm"), "major 4294967491"},
-		{"minor that wraps", written(true, "c", number(10), number(3+wrap), "rwm"), "minor 4294967299 is no device number"},
-		{"another any", written(true, "c", number(-2), number(3), "rwm"), "major -2 is no device number"},
-		{"another any minor", written(true, "c", number(10), number(-2), "rwm"), "minor -2"},
-		{"major that wraps from below", written(true, "c", number(195-wrap), nil, "rwm"), "major -4294967101"},
-		{"the least", written(true, "c", number(-1<<63), nil, "rwm"), "major -9223372036854775808"},
-		{"beyond the kernel's majors", written(true, "c", number(4096), nil, "rwm"), "major 4096"},
-		{"beyond the kernel's minors", written(true, "c", number(10), number(1<<20), "rwm"), "minor 1048576"},
-		{"type that begins well", written(true, "cx", number(10), nil, "rwm"), `type "cx" is none of a, b and c`},
-		{"type of a node", written(true, "u", number(195), nil, "rwm"), `type "u"`},
-		{"type of a pipe", written(true, "p", number(195), nil, "rwm"), `type "p"`},
-		{"type in other letters", written(true, "C", number(195), nil, "rwm"), `type "C"`},
-		{"all and more", written(true, "ax", nil, nil, "rwm"), `type "ax"`},
-		{"type with an end inside", written(true, "c\x00", number(195), nil, "rwm"), `type "c\x00"`},
-		{"unknown access", written(true, "c", number(10), nil, "x"), `access "x" isn't made of r, w and m`},
-		{"access in other letters", written(true, "c", number(10), nil, "RWM"), `access "RWM"`},
-		{"more access than the kernel reads", written(false, "c", number(10), nil, "mmmr"), `access "mmmr"`},
-		{"a denial counts too", written(false, "c", number(-2), nil, "rwm"), "major -2"},
+		{"major that wraps", ruleOf(true, "c", number(195+wrap), nil, "rwm"), "major 4294967491 is no device number"},
+		{"major and minor that wrap", ruleOf(true, "c", number(195+wrap), number(3+wrap), "rwm"), "major 4294967491"},
+		{"minor that wraps", ruleOf(true, "c", number(10), number(3+wrap), "rwm"), "minor 4294967299 is no device number"},
+		{"another any", ruleOf(true, "c", number(-2), number(3), "rwm"), "major -2 is no device number"},
+		{"another any minor", ruleOf(true, "c", number(10), number(-2), "rwm"), "minor -2"},
+		{"major that wraps from below", ruleOf(true, "c", number(195-wrap), nil, "rwm"), "major -4294967101"},
+		{"the least", ruleOf(true, "c", number(-1<<63), nil, "rwm"), "major -9223372036854775808"},
+		{"beyond the kernel's majors", ruleOf(true, "c", number(4096), nil, "rwm"), "major 4096"},
+		{"beyond the kernel's minors", ruleOf(true, "c", number(10), number(1<<20), "rwm"), "minor 1048576"},
+		{"type that begins well", ruleOf(true, "cx", number(10), nil, "rwm"), `type "cx" is none of a, b and c`},
+		{"type of a node", ruleOf(true, "u", number(195), nil, "rwm"), `type "u"`},
+		{"type of a pipe", ruleOf(true, "p", number(195), nil, "rwm"), `type "p"`},
+		{"type in other letters", ruleOf(true, "C", number(195), nil, "rwm"), `type "C"`},
+		{"all and more", ruleOf(true, "ax", nil, nil, "rwm"), `type "ax"`},
+		{"type with an end inside", ruleOf(true, "c\x00", number(195), nil, "rwm"), `type "c\x00"`},
+		{"unknown access", ruleOf(true, "c", number(10), nil, "x"), `access "x" isn't made of r, w and m`},
+		{"access in other letters", ruleOf(true, "c", number(10), nil, "RWM"), `access "RWM"`},
+		{"more access than the kernel reads", ruleOf(false, "c", number(10), nil, "mmmr"), `access "mmmr"`},
+		{"a denial counts too", ruleOf(false, "c", number(-2), nil, "rwm"), "major -2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := specOf(deny("", every, every, "rwm"))
 			spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, tt.rule)
-			refused(t, spec, "config.json: linux.resources.devices[1]: "+tt.want)
+			wantRefused(t, spec, "config.json: linux.resources.devices[1]: "+tt.want)
 		})
 	}
 }
 
-func TestOddNodesAreRefused(t *testing.T) {
+func TestAmbiguousNodesAreRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		node specs.LinuxDevice
@@ -73,12 +73,12 @@ func TestOddNodesAreRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := specOf(deny("", every, every, "rwm"))
 			spec.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229}, tt.node}
-			refused(t, spec, "config.json: linux.devices[1]: "+tt.want)
+			wantRefused(t, spec, "config.json: linux.devices[1]: "+tt.want)
 		})
 	}
 }
 
-func refused(t *testing.T, spec *specs.Spec, want string) {
+func wantRefused(t *testing.T, spec *specs.Spec, want string) {
 	t.Helper()
 	_, concerned := AcceleratorInSpec(spec, testHost())
 	_, _, guard := RestrictDevices(spec, testHost(), nil)
@@ -91,12 +91,12 @@ func refused(t *testing.T, spec *specs.Spec, want string) {
 }
 
 // Rules that engines write are accepted.
-func TestCheckTakesWhatEnginesWrite(t *testing.T) {
+func TestRulesOfEnginesAreAccepted(t *testing.T) {
 	usual := specOf()
 	usual.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{
-		written(false, "", nil, nil, "rwm"), written(false, "a", number(-1), number(-1), "rwm"),
-		written(true, "c", number(-1), number(-1), "m"), written(true, "b", nil, nil, "m"), written(true, "c", number(1), nil, "rr"),
-		written(true, "c", number(0), number(0), "r"), written(true, "b", number(4095), number(1<<20-1), "wm"), written(true, "c", number(7), nil, ""),
+		ruleOf(false, "", nil, nil, "rwm"), ruleOf(false, "a", number(-1), number(-1), "rwm"),
+		ruleOf(true, "c", number(-1), number(-1), "m"), ruleOf(true, "b", nil, nil, "m"), ruleOf(true, "c", number(1), nil, "rr"),
+		ruleOf(true, "c", number(0), number(0), "r"), ruleOf(true, "b", number(4095), number(1<<20-1), "wm"), ruleOf(true, "c", number(7), nil, ""),
 	}
 	usual.Linux.Devices = []specs.LinuxDevice{
 		{Path: "/dev/a", Type: "c", Major: 4095, Minor: 1<<20 - 1}, {Path: "/dev/b", Type: "b"}, {Path: "/dev/c", Type: "u"}, {Path: "/dev/d", Type: "p"},
@@ -166,7 +166,7 @@ func readings() map[string]reading {
 
 // No rule list that opens an accelerator by one of the readings is passed on: it is refused, or
 // rewritten.
-func TestNoReadingOpensWhatIsUnconcerned(t *testing.T) {
+func TestUnchangedRulesOpenNoAccelerator(t *testing.T) {
 	accelerators := gpu.AcceleratorMajors(testHost().Majors)
 	draw := rapid.Custom(func(t *rapid.T) specs.LinuxDeviceCgroup {
 		numbers := func(name string, all ...int64) *int64 {
@@ -176,7 +176,7 @@ func TestNoReadingOpensWhatIsUnconcerned(t *testing.T) {
 			n := rapid.SampledFrom(all).Draw(t, name)
 			return number(n + rapid.SampledFrom([]int64{0, 0, 0, wrap, -wrap, 4096, 1 << 20, -1 << 63}).Draw(t, name+" and more"))
 		}
-		return written(rapid.Bool().Draw(t, "allow"),
+		return ruleOf(rapid.Bool().Draw(t, "allow"),
 			rapid.SampledFrom([]string{"", "a", "b", "c", "c", "c", "cx", "u", "p", "C", "ax", "A", "bc", "c\x00", "\x00", "\x00c"}).Draw(t, "type"),
 			numbers("major", -1, -2, 0, 1, 10, 195, 508, 511), numbers("minor", -1, -2, 0, 3),
 			rapid.SampledFrom([]string{"rwm", "rwm", "r", "w", "m", "", "x", "RWM", "\x00rwm", "rwmrwm", "mmmr", "r\x00"}).Draw(t, "access"))

@@ -55,7 +55,7 @@ func featureHost() Host {
 }
 
 // specsWithNodes are specs that bring all of these nodes, each in another way.
-func wishes() map[string]*specs.Spec {
+func specsWithNodes() map[string]*specs.Spec {
 	denyAll := deny("", every, every, "rwm")
 	device, bind, whole := specOf(denyAll), specOf(denyAll), specOf(denyAll, allow("c", 1, 3, "rwm"))
 	for _, all := range []map[string]Number{features(), displays()} {
@@ -89,7 +89,7 @@ func TestFeaturesAreRestricted(t *testing.T) {
 			edits.Node{Path: "/dev/nvidia-caps-imex-channels/channel3", Type: "c", Major: 244, Minor: 3, Access: "rw"},
 			edits.Node{Path: "/dev/gdrdrv", Type: "c", Major: 241, Access: "rw"})},
 	} {
-		for name, spec := range wishes() {
+		for name, spec := range specsWithNodes() {
 			t.Run(tt.name+", "+name, func(t *testing.T) {
 				e, _, err := RestrictDevices(spec, featureHost(), tt.leased)
 				testutil.Must(t, err)
@@ -107,15 +107,15 @@ func TestFeaturesAreRestricted(t *testing.T) {
 				if d := cmp.Diff(want, got); d != "" {
 					t.Errorf("what can be opened (-want +got):\n%s", d)
 				}
-				carried(t, spec, tt.leased)
-				twiceOnHost(t, spec, featureHost(), tt.leased)
+				checkNodesAndBinds(t, spec, tt.leased)
+				restrictTwiceOn(t, spec, featureHost(), tt.leased)
 			})
 		}
 	}
 }
 
-// carried checks that only the nodes and binds of leased devices and of displays are left.
-func carried(t *testing.T, spec *specs.Spec, leased []edits.Node) {
+// checkNodesAndBinds checks that only the nodes and binds of leased devices and of displays are left.
+func checkNodesAndBinds(t *testing.T, spec *specs.Spec, leased []edits.Node) {
 	t.Helper()
 	shown := 0
 	for _, d := range spec.Linux.Devices {
@@ -139,7 +139,7 @@ func carried(t *testing.T, spec *specs.Spec, leased []edits.Node) {
 
 // TestDisplayAloneIsNoAccelerator: the spec of a container with a display's nodes only isn't
 // changed.
-func TestDisplayAloneConcernsNobody(t *testing.T) {
+func TestDisplayAloneIsNoAccelerator(t *testing.T) {
 	spec := specOf(deny("", every, every, "rwm"), allow("c", 226, 1, "rw"), allow("c", 226, 129, "rw"))
 	spec.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/dri/card1", Type: "c", Major: 226, Minor: 1}}
 	spec.Mounts = []specs.Mount{{Type: "bind", Source: "/dev/dri/renderD129", Destination: "/dev/dri/renderD129"}}

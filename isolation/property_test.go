@@ -175,7 +175,7 @@ func TestDeviceRulesHold(t *testing.T) {
 		for _, major := range []int64{8, 9, 195} {
 			sameAsBefore(t, was, is.may("b", major, 1, "r"), before, after, "b", major, 1, "r")
 		}
-		twiceOnHost(t, spec, host, nodes)
+		restrictTwiceOn(t, spec, host, nodes)
 		if concerned, err := AcceleratorInSpec(spec, host); err != nil || concerned != (nodes != nil) && len(after) > 0 {
 			t.Fatalf("AcceleratorInSpec of the walled spec, leased %v, said %q: %v, %s", nodes, said, err, show(after))
 		}
@@ -185,17 +185,17 @@ func TestDeviceRulesHold(t *testing.T) {
 // sameAsBefore accepts that less is allowed than before only where the old list had a hole, or
 // where runc would have refused it.
 func sameAsBefore(t *rapid.T, was *cgroup, got bool, before, after []specs.LinuxDeviceCgroup, kind string, major, minor int64, access string) {
-	want := was.may(kind, major, minor, access) || inPieces(was, kind, major, minor, access)
+	want := was.may(kind, major, minor, access) || allowsInPieces(was, kind, major, minor, access)
 	if got && !want && !was.refused {
 		t.Fatalf("%s %d:%d %s is open now and wasn't: %s became %s", kind, major, minor, access, show(before), show(after))
 	}
-	if was.may(kind, major, minor, access) && !got && !was.refused && !holed(before) {
+	if was.may(kind, major, minor, access) && !got && !was.refused && !hasHole(before) {
 		t.Fatalf("%s %d:%d %s was open and isn't: %s became %s", kind, major, minor, access, show(before), show(after))
 	}
 }
 
-// inPieces reports whether each letter of the access was allowed, though not all by one rule.
-func inPieces(was *cgroup, kind string, major, minor int64, access string) bool {
+// allowsInPieces reports whether each letter of the access was allowed, though not all by one rule.
+func allowsInPieces(was *cgroup, kind string, major, minor int64, access string) bool {
 	for _, letter := range access {
 		if !was.may(kind, major, minor, string(letter)) {
 			return false
@@ -204,8 +204,8 @@ func inPieces(was *cgroup, kind string, major, minor int64, access string) bool 
 	return true
 }
 
-// holed reports whether a single rule is denied after an allow.
-func holed(rules []specs.LinuxDeviceCgroup) bool {
+// hasHole reports whether a single rule is denied after an allow.
+func hasHole(rules []specs.LinuxDeviceCgroup) bool {
 	allowed := false
 	for _, s := range rules {
 		r := edits.FromSpec(s)

@@ -151,23 +151,23 @@ func TestRestrictRules(t *testing.T) {
 			if d := cmp.Diff(tt.gone, gone); d != "" {
 				t.Errorf("gone (-want +got):\n%s", d)
 			}
-			twiceIsOnce(t, spec, tt.leased)
+			restrictTwice(t, spec, tt.leased)
 		})
 	}
 }
 
-// twiceIsOnce restricts the spec, then the result.
-func twiceIsOnce(t interface {
+// restrictTwice restricts the spec, then the result.
+func restrictTwice(t interface {
 	Helper()
 	Fatal(...any)
 	Fatalf(string, ...any)
 }, spec *specs.Spec, leased []edits.Node,
 ) {
 	t.Helper()
-	twiceOnHost(t, spec, testHost(), leased)
+	restrictTwiceOn(t, spec, testHost(), leased)
 }
 
-func twiceOnHost(t interface {
+func restrictTwiceOn(t interface {
 	Helper()
 	Fatal(...any)
 	Fatalf(string, ...any)
@@ -241,7 +241,7 @@ func TestRestrictNodesAndMounts(t *testing.T) {
 	if d := cmp.Diff(wantGone, gone); d != "" {
 		t.Errorf("gone (-want +got):\n%s", d)
 	}
-	twiceIsOnce(t, spec, leased(0))
+	restrictTwice(t, spec, leased(0))
 }
 
 func TestAcceleratorInSpec(t *testing.T) {

@@ -79,14 +79,14 @@ func need(t *testing.T, programs ...string) {
 // opening gives ENXIO where the rules allow it and EPERM where they don't.
 func TestRuntimesHoldDeviceRules(t *testing.T) {
 	for _, tt := range []struct{ runtime, cgroup string }{{"runc", "v1"}, {"runc", "v2"}, {"crun", "v1"}, {"crun", "v2"}} {
-		for name, rules := range wild() {
+		for name, rules := range hostileRules() {
 			t.Run(tt.runtime+" "+tt.cgroup+" "+name, func(t *testing.T) {
 				need(t, tt.runtime)
-				if tt.runtime == "crun" && tt.cgroup == "v2" && !raisesLimits(t) {
+				if tt.runtime == "crun" && tt.cgroup == "v2" && !canRaiseLimits(t) {
 					t.Skip("crun raises RLIMIT_MEMLOCK to load a device program, and root may not do that here")
 				}
 				only(t, tt.cgroup)
-				holds(t, tt.runtime, rules)
+				checkRules(t, tt.runtime, rules)
 			})
 		}
 	}
@@ -112,8 +112,8 @@ func only(t *testing.T, version string) {
 	}
 }
 
-// raisesLimits reports whether this process may raise hard limits of resources.
-func raisesLimits(t *testing.T) bool {
+// canRaiseLimits reports whether this process may raise hard limits of resources.
+func canRaiseLimits(t *testing.T) bool {
 	t.Helper()
 	var limit unix.Rlimit
 	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
@@ -126,8 +126,8 @@ func raisesLimits(t *testing.T) bool {
 	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// wild are rule lists of engines, and hostile ones.
-func wild() map[string][]edits.Rule {
+// hostileRules are rule lists of engines, and hostile ones.
+func hostileRules() map[string][]edits.Rule {
 	denyAll := deny("", every, every, "rwm")
 	return map[string][]edits.Rule{
 		"plain":         {denyAll, allow("c", every, every, "m"), allow("c", 1, 3, "rwm")},
@@ -152,7 +152,7 @@ func realHost(t *testing.T) Host {
 	return Host{Majors: append(majors, gpu.Major{Number: 195, Name: "nvidia"}, gpu.Major{Number: 508, Name: "nvidia-uvm"})}
 }
 
-func holds(t *testing.T, name string, rules []edits.Rule) {
+func checkRules(t *testing.T, name string, rules []edits.Rule) {
 	spec := bundleSpec(rules)
 	e, _, err := RestrictDevices(spec, realHost(t), []edits.Node{
 		{Type: "c", Major: 195, Minor: 0, Access: "rw"}, {Type: "c", Major: 195, Minor: 255, Access: "rw"}, {Type: "c", Major: 508, Minor: 0, Access: "rw"},
@@ -177,7 +177,7 @@ func bundleSpec(rules []edits.Rule) *specs.Spec {
 		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs"},
 	}
 	s.Process = &specs.Process{
-		Cwd: "/", Args: append([]string{"/probe", "probe"}, probed()...), Env: []string{},
+		Cwd: "/", Args: append([]string{"/probe", "probe"}, runProbe()...), Env: []string{},
 		Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 	}
 	for _, ns := range []specs.LinuxNamespaceType{"pid", "mount", "ipc", "uts"} {
@@ -186,7 +186,7 @@ func bundleSpec(rules []edits.Rule) *specs.Spec {
 	return s
 }
 
-func probed() []string {
+func runProbe() []string {
 	return []string{"1:3", "195:0", "195:1", "195:2", "195:255", "508:0", "508:1"}
 }
 
@@ -199,7 +199,7 @@ func runContainer(t *testing.T, name string, spec *specs.Spec) string {
 	for _, d := range []string{"proc", "dev", "tmp"} {
 		testutil.Must(t, os.Mkdir(filepath.Join(bundle, "rootfs", d), 0o755))
 	}
-	for _, number := range probed() {
+	for _, number := range runProbe() {
 		var major, minor uint32
 		_, err := fmt.Sscanf(number, "%d:%d", &major, &minor)
 		testutil.Must(t, err)

@@ -28,8 +28,8 @@ func script(t testing.TB, path string) {
 	testutil.Must(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 }
 
-// debian makes a driver root with the layout of Debian's packages.
-func debian(t *testing.T) gpu.Host {
+// writeDebianDriver makes a driver root with the layout of Debian's packages.
+func writeDebianDriver(t *testing.T) gpu.Host {
 	t.Helper()
 	root := t.TempDir()
 	libs := filepath.Join(root, "usr/lib/x86_64-linux-gnu")
@@ -58,7 +58,7 @@ func debian(t *testing.T) gpu.Host {
 }
 
 func TestBuild(t *testing.T) {
-	host, data := debian(t), t.TempDir()
+	host, data := writeDebianDriver(t), t.TempDir()
 	home, err := Build(t.Context(), host, version, data)
 	testutil.Must(t, err)
 	dir, err := Load(home, whole)
@@ -97,7 +97,7 @@ func TestBuild(t *testing.T) {
 }
 
 func TestBuildAgain(t *testing.T) {
-	host, data := debian(t), t.TempDir()
+	host, data := writeDebianDriver(t), t.TempDir()
 	first, err := Build(t.Context(), host, version, data)
 	testutil.Must(t, err)
 	lib := filepath.Join(first, "compute/files/lib64/libcuda.so."+version)
@@ -180,7 +180,7 @@ func TestChangesAreNoticed(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			host, data := debian(t), t.TempDir()
+			host, data := writeDebianDriver(t), t.TempDir()
 			first, err := Build(t.Context(), host, version, data)
 			testutil.Must(t, err)
 			waitForClock(t)
@@ -210,13 +210,13 @@ func TestChangesAreNoticed(t *testing.T) {
 // clock for file times is coarse.
 func waitForClock(t *testing.T) {
 	t.Helper()
-	for before := clock(t); clock(t) == before; {
+	for before := fileClock(t); fileClock(t) == before; {
 		runtime.Gosched()
 	}
 }
 
-// clock returns the time that a file gets if it is made now.
-func clock(t *testing.T) int64 {
+// fileClock returns the time that a file gets if it is made now.
+func fileClock(t *testing.T) int64 {
 	t.Helper()
 	var st unix.Stat_t
 	testutil.Must(t, unix.Stat(t.TempDir(), &st))
@@ -224,7 +224,7 @@ func clock(t *testing.T) int64 {
 }
 
 func TestSetAside(t *testing.T) {
-	host, data := debian(t), t.TempDir()
+	host, data := writeDebianDriver(t), t.TempDir()
 	home, err := Build(t.Context(), host, version, data)
 	testutil.Must(t, err)
 	for range 2 { // the second time there is none
@@ -236,7 +236,7 @@ func TestSetAside(t *testing.T) {
 }
 
 func TestBuildAtOnce(t *testing.T) {
-	host, data := debian(t), t.TempDir()
+	host, data := writeDebianDriver(t), t.TempDir()
 	var wg sync.WaitGroup
 	paths := make([]string, 8)
 	for i := range paths {
@@ -281,7 +281,7 @@ func TestBuildRefuses(t *testing.T) {
 		{name: "version that leads out", version: "../x", want: `"../x" isn't a version`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			host, data := debian(t), t.TempDir()
+			host, data := writeDebianDriver(t), t.TempDir()
 			if tt.change != nil {
 				tt.change(t, host.DriverRoot)
 			}
@@ -297,7 +297,7 @@ func TestBuildRefuses(t *testing.T) {
 }
 
 func TestBuildStops(t *testing.T) {
-	host, data := debian(t), t.TempDir()
+	host, data := writeDebianDriver(t), t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Build(ctx, host, version, data); !errors.Is(err, context.Canceled) {

@@ -79,7 +79,7 @@ func TestExtras(t *testing.T) {
 			if machineOf("amd64").name != machineOf(runtime.GOARCH).name && strings.Contains(tt.name, "machine") {
 				t.Skip("names of another machine")
 			}
-			host := debian(t)
+			host := writeDebianDriver(t)
 			for name, content := range tt.files {
 				writeFile(t, filepath.Join(host.DriverRoot, name), content, 0o600)
 			}

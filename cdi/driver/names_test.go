@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestSettleNames(t *testing.T) {
+func TestResolveNameConflicts(t *testing.T) {
 	lib := func(file string, names ...string) source {
 		return source{to: file, lib: Library{File: file, Names: names}}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// booted returns the host after a boot with this id.
-func booted(t *testing.T, host gpu.Host, id string) gpu.Host {
+// bootHost returns the host after a boot with this id.
+func bootHost(t *testing.T, host gpu.Host, id string) gpu.Host {
 	t.Helper()
 	host.Proc = t.TempDir()
 	writeFile(t, filepath.Join(host.Proc, "sys/kernel/random/boot_id"), id+"\n", 0o644)
@@ -32,12 +32,12 @@ func upgrade(t *testing.T, host gpu.Host, version string) {
 
 // TestPrune: directories that were used in this boot stay, and all others are removed.
 func TestPrune(t *testing.T) {
-	host, data := debian(t), t.TempDir()
+	host, data := writeDebianDriver(t), t.TempDir()
 	upgrade(t, host, "560.35.03")
 	upgrade(t, host, "570.86.15")
 	build := func(boot, version string) string {
 		t.Helper()
-		home, err := Build(t.Context(), booted(t, host, boot), version, data)
+		home, err := Build(t.Context(), bootHost(t, host, boot), version, data)
 		testutil.Must(t, err)
 		return home
 	}
@@ -81,15 +81,15 @@ func TestPrune(t *testing.T) {
 // TestPruneKeepsUsed: a directory that was made in an earlier boot is in use as soon
 // as a Build returns it.
 func TestPruneKeepsUsed(t *testing.T) {
-	host, data := debian(t), t.TempDir()
+	host, data := writeDebianDriver(t), t.TempDir()
 	upgrade(t, host, "560.35.03")
 	var home string
 	var err error
 	for _, boot := range []string{"1", "2"} {
-		home, err = Build(t.Context(), booted(t, host, boot), version, data)
+		home, err = Build(t.Context(), bootHost(t, host, boot), version, data)
 		testutil.Must(t, err)
 	}
-	_, err = Build(t.Context(), booted(t, host, "2"), "560.35.03", data)
+	_, err = Build(t.Context(), bootHost(t, host, "2"), "560.35.03", data)
 	testutil.Must(t, err)
 	if _, err := Load(home, whole); err != nil {
 		t.Error(err)
@@ -98,7 +98,7 @@ func TestPruneKeepsUsed(t *testing.T) {
 
 // TestBuildNeedsBoot: without the boot's id no directory could ever be removed.
 func TestBuildNeedsBoot(t *testing.T) {
-	host := debian(t)
+	host := writeDebianDriver(t)
 	host.Proc = t.TempDir()
 	if home, err := Build(t.Context(), host, version, t.TempDir()); err == nil {
 		t.Errorf("built %s", home)

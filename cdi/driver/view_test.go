@@ -21,9 +21,9 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// full makes a driver root with every file of the table, and some files that the table doesn't
+// writeFullDriver makes a driver root with every file of the table, and some files that the table doesn't
 // know, for a machine.
-func full(t testing.TB, m machine) string {
+func writeFullDriver(t testing.TB, m machine) string {
 	t.Helper()
 	root := t.TempDir()
 	libs := filepath.Join(root, "usr/lib", m.triple)
@@ -57,7 +57,7 @@ func TestTable(t *testing.T) {
 		"arm64": {"aarch64", "aarch64-linux-gnu", map[elf.Machine]int{elf.EM_AARCH64: 64, elf.EM_ARM: 32}},
 	} {
 		t.Run(arch, func(t *testing.T) {
-			root, err := inroot.OpenRoot(full(t, m))
+			root, err := inroot.OpenRoot(writeFullDriver(t, m))
 			testutil.Must(t, err)
 			defer root.Close()
 			files, err := newFinder(root, version, arch).findFiles()
@@ -97,19 +97,19 @@ func TestTable(t *testing.T) {
 			} {
 				t.Run(tt.set.String(), func(t *testing.T) {
 					want := m.expandPaths(version, strings.Fields(tt.want))
-					if d := cmp.Diff(want, described(files, tt.set), cmp.Transformer("", emptyNil)); d != "" {
+					if d := cmp.Diff(want, describeFiles(files, tt.set), cmp.Transformer("", emptyNil)); d != "" {
 						t.Errorf("-want +got:\n%s", d)
 					}
 				})
 			}
-			display := described(files, gpu.Display)
-			for _, f := range described(files, gpu.Graphics) {
+			display := describeFiles(files, gpu.Display)
+			for _, f := range describeFiles(files, gpu.Graphics) {
 				if !slices.Contains(display, f) {
 					t.Errorf("%s is for graphics, and not for display", f)
 				}
 			}
 			for _, to := range []string{"drivers/nvidia_drv.so", "extensions/libglxserver_nvidia.so"} {
-				if !slices.Contains(display, "/usr/lib/xorg/modules/"+to) || slices.Contains(described(files, whole&^gpu.Display), "/usr/lib/xorg/modules/"+to) {
+				if !slices.Contains(display, "/usr/lib/xorg/modules/"+to) || slices.Contains(describeFiles(files, whole&^gpu.Display), "/usr/lib/xorg/modules/"+to) {
 					t.Errorf("%s isn't in the sets with display alone", to)
 				}
 			}
@@ -119,9 +119,9 @@ func TestTable(t *testing.T) {
 
 func emptyNil(s []string) []string { return append([]string{}, s...) }
 
-// described returns the files of a set: their destinations, or their paths in the view without the
+// describeFiles returns the files of a set: their destinations, or their paths in the view without the
 // driver's version.
-func described(files []source, set gpu.Capabilities) []string {
+func describeFiles(files []source, set gpu.Capabilities) []string {
 	var all []string
 	for _, s := range files {
 		if !s.isIn(set) {
@@ -169,7 +169,7 @@ func TestTableRows(t *testing.T) {
 
 // TestViews compares each view of a driver that has all files with the table.
 func TestViews(t *testing.T) {
-	host, data := gpu.Host{DriverRoot: full(t, machineOf(runtime.GOARCH))}, t.TempDir()
+	host, data := gpu.Host{DriverRoot: writeFullDriver(t, machineOf(runtime.GOARCH))}, t.TempDir()
 	home, err := Build(t.Context(), host, version, data)
 	testutil.Must(t, err)
 	root, err := inroot.OpenRoot(host.DriverRoot)
@@ -183,7 +183,7 @@ func TestViews(t *testing.T) {
 	for set := gpu.Capabilities(0); set <= whole; set++ {
 		dir, err := Load(home, set)
 		testutil.Must(t, err)
-		if d := cmp.Diff(described(files, set), loaded(dir), cmp.Transformer("", emptyNil)); d != "" {
+		if d := cmp.Diff(describeFiles(files, set), describeDir(dir), cmp.Transformer("", emptyNil)); d != "" {
 			t.Fatalf("%s: -table +loaded:\n%s", set, d)
 		}
 		own := inodes(t, dir.Path)
@@ -237,8 +237,8 @@ func inodes(t *testing.T, dir string) map[uint64]uint64 {
 	return all
 }
 
-// loaded describes a Dir as described does its files.
-func loaded(d Dir) []string {
+// describeDir describes a Dir as described does its files.
+func describeDir(d Dir) []string {
 	var all []string
 	for _, p := range d.Programs {
 		all = append(all, "bin/"+p)
@@ -290,8 +290,8 @@ func TestSelections(t *testing.T) {
 	})
 }
 
-// TestOnlyOthersChanged: only a change of its own files makes a set damaged.
-func TestOnlyOthersChanged(t *testing.T) {
+// TestChangesOfOtherSets: only a change of its own files makes a set damaged.
+func TestChangesOfOtherSets(t *testing.T) {
 	const compute, utility, graphics = gpu.Compute, gpu.Utility, gpu.Graphics
 	for _, tt := range []struct {
 		name    string
@@ -316,7 +316,7 @@ func TestOnlyOthersChanged(t *testing.T) {
 		}, []gpu.Capabilities{compute, utility, graphics, gpu.Video, whole}, []gpu.Capabilities{0, gpu.Compat32}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			host := debian(t)
+			host := writeDebianDriver(t)
 			writeLibrary32(t, filepath.Join(host.DriverRoot, "usr/lib32/libnvidia-ml.so."+version), "libnvidia-ml.so.1")
 			writeFile(t, filepath.Join(host.DriverRoot, "etc/OpenCL/vendors/nvidia.icd"), "libnvidia-opencl.so.1\n", 0o644)
 			writeFile(t, filepath.Join(host.DriverRoot, "lib/firmware/nvidia", version, "gsp.bin"), "firmware", 0o644)

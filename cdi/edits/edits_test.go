@@ -346,7 +346,7 @@ func TestApplyTwiceIsOnce(t *testing.T) {
 		if d := cmp.Diff(once, mustJSON(t, spec)); d != "" {
 			t.Fatalf("twice isn't once (-once +twice):\n%s", d)
 		}
-		noDoubles(t, spec)
+		checkNoDuplicates(t, spec)
 	})
 }
 
@@ -358,7 +358,7 @@ func mustJSON(t *rapid.T, v any) string {
 	return string(data)
 }
 
-func noDoubles(t *rapid.T, spec *specs.Spec) {
+func checkNoDuplicates(t *rapid.T, spec *specs.Spec) {
 	seen := map[string]bool{}
 	once := func(what, key string) {
 		if seen[what+key] {

@@ -113,7 +113,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestFindNothing(t *testing.T) {
+func TestFindUnknown(t *testing.T) {
 	for want, r := range map[string]Registry{
 		"the host has no CDI devices of others": {},
 		"/etc/cdi/x.json: it is broken":         {Problems: []Problem{{"/etc/cdi/x.json", "it is broken"}}},

@@ -12,7 +12,7 @@ import (
 
 func TestReadLibrary(t *testing.T) {
 	lib := library(t, "x")
-	got, err := ReadLibrary(bytes.NewReader(named(lib, "libcuda.so.1")))
+	got, err := ReadLibrary(bytes.NewReader(withSoname(lib, "libcuda.so.1")))
 	if err != nil {
 		t.Fatal(err)
 	}

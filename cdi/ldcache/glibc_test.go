@@ -120,8 +120,8 @@ func library(t *testing.T, text string) []byte {
 	return read(t, filepath.Join(dir, "lib.so"))
 }
 
-// named returns the library with another soname.
-func named(lib []byte, soname string) []byte {
+// withSoname returns the library with another soname.
+func withSoname(lib []byte, soname string) []byte {
 	field := make([]byte, len(placeholder))
 	copy(field, soname)
 	return bytes.Replace(lib, []byte(placeholder), field, 1)
@@ -152,7 +152,7 @@ func TestSameAsLdconfig(t *testing.T) {
 				dir = "/opt/ours/"
 				mine = append(mine, Entry{Name: n, Path: dir + n, Flags: X8664})
 			}
-			write(t, filepath.Join(root, dir, n), named(lib, n))
+			write(t, filepath.Join(root, dir, n), withSoname(lib, n))
 		}
 		got := parse(t, cache("/opt/image")).Merge(mine).Bytes()
 		if want := cache("/opt/image", "/opt/ours"); !bytes.Equal(got, want) {
@@ -170,7 +170,7 @@ func TestLdconfigReads(t *testing.T) {
 		"opt/liba.so.1", "opt/glibc-hwcaps/x86-64-v2/liba.so.1", "opt/glibc-hwcaps/x86-64-v3/liba.so.1",
 		"opt/libcuda.so.1", "opt/libz.so.1",
 	} {
-		write(t, filepath.Join(root, path), named(lib, filepath.Base(path)))
+		write(t, filepath.Join(root, path), withSoname(lib, filepath.Base(path)))
 	}
 	write(t, filepath.Join(root, "etc/ld.so.conf"), []byte("/opt\n"))
 	const want = `	libz.so.1 (libc6,x86-64) => /opt/libz.so.1
@@ -238,7 +238,7 @@ func TestLoaderFinds(t *testing.T) {
 	ldconfig := program(t, "ldconfig")
 	const soname = "libcuda.so.1"
 	dir := root(t)
-	put := func(path, says string) { write(t, filepath.Join(dir, path), named(library(t, says), soname)) }
+	put := func(path, says string) { write(t, filepath.Join(dir, path), withSoname(library(t, says), soname)) }
 	put(driverDir+soname, "ours")
 	load := func(t *testing.T, name string) string {
 		t.Helper()

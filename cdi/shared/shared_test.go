@@ -29,7 +29,7 @@ func tempDir(t *testing.T) (d Dir, file string) {
 
 // TestFilesHaveNoOwner: the mount's files can be read; no process can take a lease on them, write
 // to them or change them, whatever the mount's flags are.
-func TestNobodyOwnsTheFiles(t *testing.T) {
+func TestFilesHaveNoOwner(t *testing.T) {
 	d, file := tempDir(t)
 	if d.IsMounted() {
 		t.Error("mounted before it is")
@@ -57,8 +57,8 @@ func TestNobodyOwnsTheFiles(t *testing.T) {
 	}
 }
 
-// TestMountAgain: a missing mount, and one of a directory that was replaced, is made again.
-func TestMountAgain(t *testing.T) {
+// TestMountIsMadeAgain: a missing mount, and one of a directory that was replaced, is made again.
+func TestMountIsMadeAgain(t *testing.T) {
 	d, file := tempDir(t)
 	testutil.Must(t, d.EnsureMounted(t.Context()))
 	testutil.Must(t, d.EnsureMounted(t.Context()))
@@ -85,9 +85,9 @@ func TestMountAgain(t *testing.T) {
 	}
 }
 
-// TestNoMountPoint: a file in the place of the mount point is an error that names it; the mount is
+// TestBlockedMountPoint: a file in the place of the mount point is an error that names it; the mount is
 // not left out.
-func TestNoMountPoint(t *testing.T) {
+func TestBlockedMountPoint(t *testing.T) {
 	d, _ := tempDir(t)
 	testutil.Must(t, os.WriteFile(d.Mount, nil, 0o600))
 	if err := d.EnsureMounted(t.Context()); err == nil || errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), d.Mount) {

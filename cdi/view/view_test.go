@@ -49,13 +49,13 @@ func listing(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// counted is a store that counts the calls of fill.
-type counted struct {
+// countingStore is a store that counts the calls of fill.
+type countingStore struct {
 	Store
 	times int
 }
 
-func (c *counted) get(t *testing.T, key string, devices ...string) string {
+func (c *countingStore) get(t *testing.T, key string, devices ...string) string {
 	t.Helper()
 	path, err := c.Get(key, devices, func() (Tree, error) {
 		c.times++
@@ -65,8 +65,8 @@ func (c *counted) get(t *testing.T, key string, devices ...string) string {
 	return path
 }
 
-func newStore(t *testing.T) *counted {
-	return &counted{Store: Store{Dir: filepath.Join(t.TempDir(), "views")}}
+func newStore(t *testing.T) *countingStore {
+	return &countingStore{Store: Store{Dir: filepath.Join(t.TempDir(), "views")}}
 }
 
 func TestGet(t *testing.T) {
@@ -90,7 +90,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-func TestGetSaysWhatFillSays(t *testing.T) {
+func TestGetReturnsErrorOfFill(t *testing.T) {
 	s := newStore(t)
 	want := errors.New("no such GPU")
 	if _, err := s.Get("key", nil, func() (Tree, error) { return Tree{}, want }); !errors.Is(err, want) {
@@ -180,8 +180,8 @@ func TestGetAtOnce(t *testing.T) {
 	}
 }
 
-// age makes a directory look unused for long.
-func age(t *testing.T, dir string) {
+// makeUnused makes a directory look unused for long.
+func makeUnused(t *testing.T, dir string) {
 	t.Helper()
 	long := time.Now().Add(-time.Hour)
 	if _, err := os.Lstat(filepath.Join(dir, sealName)); err == nil {
@@ -197,12 +197,12 @@ func TestPrune(t *testing.T) {
 		s.get(t, key, "GPU-"+key, "GPU-x")
 	}
 	for _, key := range []string{"held", "free"} {
-		age(t, filepath.Join(s.Dir, key))
+		makeUnused(t, filepath.Join(s.Dir, key))
 	}
 	for _, name := range []string{tempName + "killed", tempName + "working"} {
 		testutil.Must(t, os.Mkdir(filepath.Join(s.Dir, name), 0o700))
 	}
-	age(t, filepath.Join(s.Dir, tempName+"killed"))
+	makeUnused(t, filepath.Join(s.Dir, tempName+"killed"))
 	list := func() string {
 		names, err := os.ReadDir(s.Dir)
 		testutil.Must(t, err)
@@ -224,11 +224,11 @@ func TestPrune(t *testing.T) {
 }
 
 // A view that was just used isn't removed.
-func TestUseKeepsAView(t *testing.T) {
+func TestUsedViewIsKept(t *testing.T) {
 	s := newStore(t)
 	s.InUse = func([]string) bool { return false }
 	path := s.get(t, "key")
-	age(t, filepath.Dir(path))
+	makeUnused(t, filepath.Dir(path))
 	s.get(t, "key")
 	testutil.Must(t, s.Prune())
 	if _, err := os.Stat(path); err != nil {
@@ -236,11 +236,11 @@ func TestUseKeepsAView(t *testing.T) {
 	}
 }
 
-func TestCrowdIsPruned(t *testing.T) {
+func TestManyViewsArePruned(t *testing.T) {
 	s := newStore(t)
 	s.InUse = func([]string) bool { return false }
 	for i := range maxViews + 20 {
-		age(t, filepath.Dir(s.get(t, strings.Repeat("k", 1+i%100)+string(rune('a'+i/100)))))
+		makeUnused(t, filepath.Dir(s.get(t, strings.Repeat("k", 1+i%100)+string(rune('a'+i/100)))))
 	}
 	names, err := os.ReadDir(s.Dir)
 	testutil.Must(t, err)

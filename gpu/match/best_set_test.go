@@ -50,9 +50,9 @@ func b2i(b bool) int {
 	return 0
 }
 
-// reference finds the best set by its definition: it tries every subset of the free candidates, and
+// bestByDefinition finds the best set by its definition: it tries every subset of the free candidates, and
 // compares its score, then the score of what then is free, then the indexes.
-func reference(inv gpu.Inventory, may, free []int, n int) []int {
+func bestByDefinition(inv gpu.Inventory, may, free []int, n int) []int {
 	score := func(set []int) (sum int) {
 		for i, a := range set {
 			for _, b := range set[:i] {
@@ -110,7 +110,7 @@ func TestMatchIsOptimal(t *testing.T) {
 			t.Fatal(err)
 		}
 		var want []gpu.Device
-		for _, i := range reference(inv, may, free, n) {
+		for _, i := range bestByDefinition(inv, may, free, n) {
 			want = append(want, inv.GPUs[i].Device())
 		}
 		if !slices.Equal(got, want) {
@@ -175,7 +175,7 @@ func mustParseRapid(t *rapid.T, s string) request.Request {
 // TestMatchGrantsOnlyFreeDevices checks for arbitrary requests that the result consists of
 // candidates, conflicts with no taken device, has the right size and is deterministic, and that the
 // error is ErrBusy only if waiting helps.
-func TestMatchGrantsOnlyWhatIsFree(t *testing.T) {
+func TestMatchGrantsOnlyFreeDevices(t *testing.T) {
 	granted, busy := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		inv := genNode(6).Draw(t, "node")
@@ -243,7 +243,7 @@ func TestBoundedSearch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := at(t, inv, strings.Fields(tt.want)...); !slices.Equal(got, want) {
+			if want := devicesAt(t, inv, strings.Fields(tt.want)...); !slices.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
@@ -252,7 +252,7 @@ func TestBoundedSearch(t *testing.T) {
 
 // TestBoundedSearchIsLocallyOptimal: no exchange of one member for another improves the result of
 // the bounded search.
-func TestImproveSettles(t *testing.T) {
+func TestBoundedSearchIsLocallyOptimal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := rapid.IntRange(2, 10).Draw(t, "all")
 		n := rapid.IntRange(1, all-1).Draw(t, "n")

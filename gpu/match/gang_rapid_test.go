@@ -48,20 +48,20 @@ func genGang(t *rapid.T) []request.Request {
 	return parts
 }
 
-// solvable reports, by trying everything, whether each part can get devices of its own.
-func solvable(pools [][]gpu.Device, sizes []int, taken []gpu.Device) bool {
+// canGrant reports, by trying everything, whether each part can get devices of its own.
+func canGrant(pools [][]gpu.Device, sizes []int, taken []gpu.Device) bool {
 	if len(pools) == 0 {
 		return true
 	}
 	if sizes[0] == 0 {
-		return solvable(pools[1:], sizes[1:], taken)
+		return canGrant(pools[1:], sizes[1:], taken)
 	}
 	for i, d := range pools[0] {
 		if slices.ContainsFunc(taken, d.Conflicts) {
 			continue
 		}
 		rest := append([][]gpu.Device{pools[0][i+1:]}, pools[1:]...)
-		if solvable(rest, append([]int{sizes[0] - 1}, sizes[1:]...), append(slices.Clone(taken), d)) {
+		if canGrant(rest, append([]int{sizes[0] - 1}, sizes[1:]...), append(slices.Clone(taken), d)) {
 			return true
 		}
 	}
@@ -104,8 +104,8 @@ func TestGangsAreGrantedIfPossible(t *testing.T) {
 		}
 		got, err := Choose(inv, r, taken)
 		could, impossible := Candidates(inv, r)
-		switch possible := solvable(pools, sizes, nil); {
-		case solvable(pools, sizes, taken):
+		switch possible := canGrant(pools, sizes, nil); {
+		case canGrant(pools, sizes, taken):
 			if err != nil || impossible != nil {
 				t.Fatalf("%s: %v, %v", r, err, impossible)
 			}
@@ -196,7 +196,7 @@ func TestScarceSetIsOptimal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := reference(inv, h100, whole, n)
+		set := bestByDefinition(inv, h100, whole, n)
 		if places := (node{inv}).gpuPlaces(got[any:]); !slices.Equal(places, set) {
 			t.Fatalf("got %v, want %v", places, set)
 		}
@@ -204,7 +204,7 @@ func TestScarceSetIsOptimal(t *testing.T) {
 }
 
 // As few GPUs as possible lose their first slice.
-func TestSlicesPack(t *testing.T) {
+func TestFewGPUsLoseTheirFirstSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		inv := genNode(6).Draw(t, "node")
 		var taken []gpu.Device

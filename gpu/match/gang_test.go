@@ -55,7 +55,7 @@ func TestMatchGang(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := mustParse(t, tt.request)
-			got, err := Choose(tt.inv, r, at(t, tt.inv, strings.Fields(tt.taken)...))
+			got, err := Choose(tt.inv, r, devicesAt(t, tt.inv, strings.Fields(tt.taken)...))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +100,7 @@ func TestMatchGangErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := mustParse(t, tt.request)
-			got, err := Choose(tt.inv, r, at(t, tt.inv, strings.Fields(tt.taken)...))
+			got, err := Choose(tt.inv, r, devicesAt(t, tt.inv, strings.Fields(tt.taken)...))
 			if !errors.Is(err, tt.is) || got != nil {
 				t.Fatalf("got %v, %v, want %v", got, err, tt.is)
 			}

@@ -83,8 +83,8 @@ func migNode() gpu.Inventory {
 	return inv
 }
 
-// at finds devices by their display index.
-func at(t testing.TB, inv gpu.Inventory, indexes ...string) []gpu.Device {
+// devicesAt finds devices by their display index.
+func devicesAt(t testing.TB, inv gpu.Inventory, indexes ...string) []gpu.Device {
 	t.Helper()
 	ds := make([]gpu.Device, 0, len(indexes))
 	for _, x := range indexes {
@@ -152,11 +152,11 @@ func TestMatch(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Choose(tt.inv, mustParse(t, tt.request), at(t, tt.inv, strings.Fields(tt.taken)...))
+			got, err := Choose(tt.inv, mustParse(t, tt.request), devicesAt(t, tt.inv, strings.Fields(tt.taken)...))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(at(t, tt.inv, strings.Fields(tt.want)...), got); diff != "" {
+			if diff := cmp.Diff(devicesAt(t, tt.inv, strings.Fields(tt.want)...), got); diff != "" {
 				t.Errorf("%s with %q taken (-want +got):\n%s", tt.request, tt.taken, diff)
 			}
 		})
@@ -215,7 +215,7 @@ func TestErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := mustParse(t, tt.request)
-			got, err := Choose(tt.inv, r, at(t, tt.inv, strings.Fields(tt.taken)...))
+			got, err := Choose(tt.inv, r, devicesAt(t, tt.inv, strings.Fields(tt.taken)...))
 			if got != nil || !errors.Is(err, tt.is) {
 				t.Fatalf("Match = %v, %v, want %v", got, err, tt.is)
 			}
@@ -232,14 +232,14 @@ func TestErrors(t *testing.T) {
 
 func TestErrorDetails(t *testing.T) {
 	inv := migNode()
-	_, err := Choose(inv, mustParse(t, "1g.5gb:3"), at(t, inv, "2", "0", "3:0"))
+	_, err := Choose(inv, mustParse(t, "1g.5gb:3"), devicesAt(t, inv, "2", "0", "3:0"))
 	var got *Error
 	if !errors.As(err, &got) {
 		t.Fatal(err)
 	}
 	want := Error{
 		Err: ErrBusy, Request: "1g.5gb:3", Wanted: 3, Total: 4, Free: 1,
-		Busy: at(t, inv, "2", "3:0"), noun: "1g.5gb slices",
+		Busy: devicesAt(t, inv, "2", "3:0"), noun: "1g.5gb slices",
 	}
 	if diff := cmp.Diff(want, *got, cmp.AllowUnexported(Error{}), cmp.Comparer(func(a, b error) bool { return a == b })); diff != "" {
 		t.Error(diff)
@@ -265,7 +265,7 @@ func TestCandidates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(at(t, inv, strings.Fields(tt.want)...), got); diff != "" {
+			if diff := cmp.Diff(devicesAt(t, inv, strings.Fields(tt.want)...), got); diff != "" {
 				t.Error(diff)
 			}
 		})

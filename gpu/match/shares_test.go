@@ -103,7 +103,7 @@ func TestSharesAreOptimal(t *testing.T) {
 }
 
 // countSteps is an upper bound of the shares that searchExactly examines.
-func TestStepsBound(t *testing.T) {
+func TestCountStepsIsUpperBound(t *testing.T) {
 	for _, tt := range []struct {
 		sizes []int
 		exact bool

@@ -38,8 +38,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// server has two GPUs, the second of which has a slice.
-func server(uvm int) map[string]string {
+// writeServer has two GPUs, the second of which has a slice.
+func writeServer(uvm int) map[string]string {
 	return map[string]string{
 		"proc/devices":              fmt.Sprintf("Character devices:\n195 nvidia\n195 nvidiactl\n%d nvidia-uvm\n236 nvidia-caps\n", uvm),
 		"proc/driver/nvidia/params": "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n",
@@ -68,7 +68,7 @@ func wanted(uvm uint32) []Node {
 
 func TestPlan(t *testing.T) {
 	with := func(name, text string) map[string]string {
-		files := server(509)
+		files := writeServer(509)
 		files[name] = text
 		return files
 	}
@@ -77,7 +77,7 @@ func TestPlan(t *testing.T) {
 		files map[string]string
 		want  []Node
 	}{
-		{"server", server(509), wanted(509)},
+		{"server", writeServer(509), wanted(509)},
 		{"the driver wants nothing", with("proc/driver/nvidia/params", "ModifyDeviceFiles: 0\n"), nil},
 		{"no driver", map[string]string{"proc/devices": "Character devices:\n1 mem\n"}, nil},
 		{"old name, with modeset, uvm not loaded", map[string]string{
@@ -98,8 +98,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// state lists a device tree: what is at each path, with owner and mode.
-func state(t *testing.T, h gpu.Host) map[string]string {
+// listTree lists a device tree: what is at each path, with owner and mode.
+func listTree(t *testing.T, h gpu.Host) map[string]string {
 	t.Helper()
 	got := map[string]string{}
 	err := filepath.WalkDir(h.Dev, func(path string, _ os.DirEntry, err error) error {
@@ -162,9 +162,9 @@ func TestMake(t *testing.T) {
 	testutil.NeedRoot(t)
 	old := unix.Umask(0o077)
 	t.Cleanup(func() { unix.Umask(old) })
-	h := host(t, server(509))
+	h := host(t, writeServer(509))
 	changes := makeAll(t, h)
-	if d := cmp.Diff(made(509), state(t, h)); d != "" {
+	if d := cmp.Diff(made(509), listTree(t, h)); d != "" {
 		t.Error(d)
 	}
 	if len(changes) != 16 || changes[0] != (Change{Path: "nvidia1"}) {
@@ -179,7 +179,7 @@ func TestMake(t *testing.T) {
 // rules have set, stays.
 func TestMakeRepairsNodes(t *testing.T) {
 	testutil.NeedRoot(t)
-	h := host(t, server(509))
+	h := host(t, writeServer(509))
 	makeAll(t, h)
 	if err := errors.Join(os.Chmod(h.DevPath("nvidia0"), 0o600), os.Chown(h.DevPath("nvidia0"), 7, 8)); err != nil {
 		t.Fatal(err)
@@ -199,7 +199,7 @@ func TestMakeRepairsNodes(t *testing.T) {
 	if d := cmp.Diff(want, changes); d != "" {
 		t.Error(d)
 	}
-	got := state(t, h)
+	got := listTree(t, h)
 	expect := made(510)
 	expect["nvidia0"] = "c 195:0 600 7:8"
 	expect["char/509:0"], expect["char/509:1"] = "-> ../nvidia-uvm", "-> ../nvidia-uvm-tools" // harmless
@@ -231,11 +231,11 @@ func TestMakeRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			h := host(t, server(509))
+			h := host(t, writeServer(509))
 			if err := tt.plant(h); err != nil {
 				t.Fatal(err)
 			}
-			before := state(t, h)[tt.stays]
+			before := listTree(t, h)[tt.stays]
 			plan, err := Plan(h)
 			if err != nil {
 				t.Fatal(err)
@@ -244,7 +244,7 @@ func TestMakeRefuses(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
-			got := state(t, h)
+			got := listTree(t, h)
 			if got[tt.stays] != before {
 				t.Errorf("%s was %q and is now %q", tt.stays, before, got[tt.stays])
 			}

@@ -56,22 +56,22 @@ type result struct {
 func TestMain(m *testing.M) {
 	ctx := context.Background()
 	if was, err := sim.Loader(os.Args); was { // the node's modprobe is this binary too
-		exit(err)
+		exitWith(err)
 	}
 	switch {
 	case os.Getenv(serveEnv) != "":
-		exit(probe.Serve(ctx, os.Stdout, source(parse(serveEnv))))
+		exitWith(probe.Serve(ctx, os.Stdout, source(parse(serveEnv))))
 	case os.Getenv(insideEnv) != "":
-		exit(json.NewEncoder(os.Stdout).Encode(parse(insideEnv).inside(ctx)))
+		exitWith(json.NewEncoder(os.Stdout).Encode(parse(insideEnv).inside(ctx)))
 	case os.Getenv(outsideEnv) != "":
 		j := parse(outsideEnv)
 		env := append(os.Environ(), insideEnv+"="+os.Getenv(outsideEnv))
-		exit(sim.Exec(j.Profile, j.Options, os.Args, env))
+		exitWith(sim.Exec(j.Profile, j.Options, os.Args, env))
 	}
 	os.Exit(m.Run())
 }
 
-func exit(err error) {
+func exitWith(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -81,7 +81,7 @@ func exit(err error) {
 
 func parse(env string) (j job) {
 	if err := json.Unmarshal([]byte(os.Getenv(env)), &j); err != nil {
-		exit(err)
+		exitWith(err)
 	}
 	return j
 }
@@ -91,8 +91,8 @@ func source(j job) nvml.Source {
 	return nvml.Source{Library: nvml.Find(j.Library, h), Timeout: j.Timeout}
 }
 
-// in does a job in a new node.
-func in(t *testing.T, j job) result {
+// runJob does a job in a new node.
+func runJob(t *testing.T, j job) result {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("BERTH_TEST_ROOT") == "1" {
@@ -189,8 +189,8 @@ func (j job) prepare(ctx context.Context, h gpu.Host, r *result) error {
 	return nil
 }
 
-// masked returns an inventory without the values that depend on the machine that simulates it.
-func masked(inv gpu.Inventory) gpu.Inventory {
+// withoutMachine returns an inventory without the values that depend on the machine that simulates it.
+func withoutMachine(inv gpu.Inventory) gpu.Inventory {
 	mask := func(cpus *string) {
 		if *cpus != "" {
 			*cpus = "(of this machine)"

@@ -21,18 +21,18 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func TestProfiles(t *testing.T) {
 	for _, profile := range []string{"dgx-h100", "dgx-a100-mig", "l40s-pcie", "one-gpu"} {
 		t.Run(profile, func(t *testing.T) {
-			r := in(t, job{Profile: profile, Timeout: time.Minute})
+			r := runJob(t, job{Profile: profile, Timeout: time.Minute})
 			if r.Error != "" || r.Stale != nil {
 				t.Fatalf("%s %v", r.Error, r.Stale)
 			}
-			compare(t, golden(profile), masked(r.Inventory))
+			compare(t, golden(profile), withoutMachine(r.Inventory))
 		})
 	}
 }
 
 // The computed profiles equal the names that drivers give.
 func TestComputedProfiles(t *testing.T) {
-	r := in(t, job{Profile: "dgx-a100-mig", Timeout: time.Minute, Name: true})
+	r := runJob(t, job{Profile: "dgx-a100-mig", Timeout: time.Minute, Name: true})
 	if r.Error != "" {
 		t.Fatal(r.Error)
 	}
@@ -71,7 +71,7 @@ func compare(t *testing.T, path string, value any) {
 // After a boot, before any CUDA program has started, uvm isn't loaded and there are no nodes; the
 // library is read without them.
 func TestPrepare(t *testing.T) {
-	r := in(t, job{
+	r := runJob(t, job{
 		Profile: "dgx-a100-mig", Options: sim.Options{BareNodes: true, NoUVM: true},
 		Prepare: true, Timeout: time.Minute,
 	})
@@ -99,8 +99,8 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// lost returns the reason for each lost GPU.
-func lost(r result) map[int]string {
+// lostReasons returns the reason for each lost GPU.
+func lostReasons(r result) map[int]string {
 	reasons := map[int]string{}
 	for _, g := range r.Inventory.GPUs {
 		if g.Lost != "" {
@@ -162,7 +162,7 @@ func TestFailures(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // some wait long
 			call := cmp.Or(tt.call, time.Minute)
-			r := in(t, job{Profile: "l40s-pcie", Actions: tt.actions, Library: tt.library, Timeout: call, Child: tt.child})
+			r := runJob(t, job{Profile: "l40s-pcie", Actions: tt.actions, Library: tt.library, Timeout: call, Child: tt.child})
 			if tt.wantErr != "" || r.Error != "" {
 				if tt.wantErr == "" || !strings.Contains(r.Error, tt.wantErr) || r.NoDriver != tt.none {
 					t.Errorf("%q (no driver: %v), want %q", r.Error, r.NoDriver, tt.wantErr)
@@ -172,7 +172,7 @@ func TestFailures(t *testing.T) {
 			if len(r.Inventory.GPUs) != 4 {
 				t.Fatalf("%d GPUs", len(r.Inventory.GPUs))
 			}
-			got := lost(r)
+			got := lostReasons(r)
 			for i, reason := range got {
 				if tt.lost[i] == "" || !strings.Contains(reason, tt.lost[i]) {
 					t.Errorf("GPU %d is lost: %q, want %q", i, reason, tt.lost[i])
@@ -187,14 +187,14 @@ func TestFailures(t *testing.T) {
 
 // A GPU about which NVML reports nothing has the identity that the kernel module reports.
 func TestLostIdentity(t *testing.T) {
-	whole := in(t, job{Profile: "l40s-pcie", Timeout: time.Minute}).Inventory.GPUs[2]
+	whole := runJob(t, job{Profile: "l40s-pcie", Timeout: time.Minute}).Inventory.GPUs[2]
 	for name, actions := range map[string][][]string{
 		"off the bus": {{"lose", "2"}},
 		"no handle":   {{"fail", "nvmlDeviceGetHandleByIndex", "999", "2"}},
 		"no UUID":     {{"fail", "nvmlDeviceGetUUID", "999", "2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := in(t, job{Profile: "l40s-pcie", Actions: actions, Timeout: time.Minute}).Inventory.GPUs[2]
+			got := runJob(t, job{Profile: "l40s-pcie", Actions: actions, Timeout: time.Minute}).Inventory.GPUs[2]
 			if got.Lost == "" || got.UUID != whole.UUID || got.PCI != whole.PCI || got.Minor != whole.Minor || got.NUMA != whole.NUMA {
 				t.Errorf("%+v, want the identity of %+v", got, whole)
 			}
@@ -202,7 +202,7 @@ func TestLostIdentity(t *testing.T) {
 	}
 }
 
-func TestStale(t *testing.T) {
+func TestSnapshotKeyChanges(t *testing.T) {
 	tests := []struct {
 		name    string
 		actions [][]string
@@ -217,7 +217,7 @@ func TestStale(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := in(t, job{Profile: "dgx-a100-mig", Actions: tt.actions, Timeout: time.Minute})
+			r := runJob(t, job{Profile: "dgx-a100-mig", Actions: tt.actions, Timeout: time.Minute})
 			if r.Error != "" {
 				t.Fatal(r.Error)
 			}
@@ -235,7 +235,7 @@ func TestStale(t *testing.T) {
 
 // The inventory has a new layout.
 func TestRecut(t *testing.T) {
-	r := in(t, job{Profile: "dgx-a100-mig", Actions: [][]string{{"mig", "0", "3g.40gb:1c:2c,2g.20gb"}}, Timeout: time.Minute})
+	r := runJob(t, job{Profile: "dgx-a100-mig", Actions: [][]string{{"mig", "0", "3g.40gb:1c:2c,2g.20gb"}}, Timeout: time.Minute})
 	if r.Error != "" {
 		t.Fatal(r.Error)
 	}

@@ -43,7 +43,7 @@ func healthy(i, switches int, peers map[string]int) Message {
 	}}
 }
 
-func announce(n int) Message {
+func startMessage(n int) Message {
 	return Message{Start: &Start{Driver: gpu.Driver{Version: "550.1"}, GPUs: n}}
 }
 
@@ -55,10 +55,10 @@ func hang(context.Context) error {
 
 // The scripts with which both ends are tested.
 func scripts() map[string]script {
-	two := []Message{announce(2), healthy(1, 0, nil), healthy(0, 0, nil)}
+	two := []Message{startMessage(2), healthy(1, 0, nil), healthy(0, 0, nil)}
 	return map[string]script{
 		"two":    {messages: two},
-		"none":   {messages: []Message{announce(0)}},
+		"none":   {messages: []Message{startMessage(0)}},
 		"failed": {messages: two[:1], end: func(context.Context) error { return errors.New("nvmlInit_v2: Unknown Error") }},
 		"no driver": {end: func(context.Context) error {
 			return fmt.Errorf("read: %w", &gpu.NoDriverError{Library: "libx.so", Reason: "not there"})
@@ -76,10 +76,10 @@ func scripts() map[string]script {
 		}},
 		"silent":  {end: func(context.Context) error { os.Exit(0); return nil }},
 		"garbage": {end: func(context.Context) error { fmt.Println("hello"); return nil }},
-		"twice":   {messages: []Message{announce(1), healthy(0, 0, nil), healthy(0, 0, nil)}},
+		"twice":   {messages: []Message{startMessage(1), healthy(0, 0, nil), healthy(0, 0, nil)}},
 		"early":   {messages: []Message{healthy(0, 0, nil)}},
-		"many":    {messages: []Message{announce(1 << 30)}},
-		"huge":    {messages: []Message{announce(1), {GPU: &Reading{GPU: gpu.GPU{Model: strings.Repeat("x", 1<<21)}}}}},
+		"many":    {messages: []Message{startMessage(1 << 30)}},
+		"huge":    {messages: []Message{startMessage(1), {GPU: &Reading{GPU: gpu.GPU{Model: strings.Repeat("x", 1<<21)}}}}},
 	}
 }
 

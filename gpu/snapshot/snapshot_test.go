@@ -82,8 +82,8 @@ func (m machine) save(inv gpu.Inventory) Snapshot {
 	return s
 }
 
-// large is the snapshot of a server with eight GPUs and ten adapters.
-func large() gpu.Inventory {
+// largeSnapshot is the snapshot of a server with eight GPUs and ten adapters.
+func largeSnapshot() gpu.Inventory {
 	inv := gpu.Inventory{Hostname: "dgx", Driver: gpu.Driver{Version: "550.163.01", CUDA: "12.4"}, NVSwitches: 4}
 	for i := range 8 {
 		inv.GPUs = append(inv.GPUs, gpu.GPU{
@@ -150,7 +150,7 @@ func TestReadKeyHere(t *testing.T) {
 
 func TestRoundTrip(t *testing.T) {
 	m := newMachine(t)
-	want := m.save(large())
+	want := m.save(largeSnapshot())
 	first, err := os.ReadFile(m.path())
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func TestLoadStale(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newMachine(t)
-			m.save(large())
+			m.save(largeSnapshot())
 			tt.change(m)
 			_, err := Load(m.path(), m.host())
 			if !errors.Is(err, ErrStale) || !strings.Contains(err.Error(), tt.want) {
@@ -232,7 +232,7 @@ func TestLoadStale(t *testing.T) {
 			if _, err := ReadKey(m.host()); err != nil {
 				t.Fatal(err)
 			}
-			m.save(large()) // a new snapshot fixes it
+			m.save(largeSnapshot()) // a new snapshot fixes it
 			if _, err := Load(m.path(), m.host()); err != nil {
 				t.Errorf("after renewal: %v", err)
 			}
@@ -267,7 +267,7 @@ func TestSaveReplaces(t *testing.T) {
 	m := newMachine(t)
 	m.write("precious", "text")
 	m.must(os.Symlink(m.root+"/precious", m.path()))
-	m.save(large())
+	m.save(largeSnapshot())
 	text, err := os.ReadFile(m.root + "/precious")
 	if err != nil || string(text) != "text" {
 		t.Errorf("%q, %v", text, err)
@@ -279,7 +279,7 @@ func TestSaveReplaces(t *testing.T) {
 
 func TestLoadDriverDir(t *testing.T) {
 	m := newMachine(t)
-	s := m.save(large())
+	s := m.save(largeSnapshot())
 	s.DriverDir = m.root + "/driver/550.163.01"
 	m.must(os.MkdirAll(s.DriverDir, 0o755))
 	m.must(Save(m.path(), s))
@@ -295,7 +295,7 @@ func TestLoadDriverDir(t *testing.T) {
 // A machine that can't be read isn't a stale snapshot: discovery wouldn't help.
 func TestLoadUnreadable(t *testing.T) {
 	m := newMachine(t)
-	m.save(large())
+	m.save(largeSnapshot())
 	m.remove("proc/devices")
 	if _, err := Load(m.path(), m.host()); err == nil || errors.Is(err, ErrStale) {
 		t.Error(err)
@@ -304,7 +304,7 @@ func TestLoadUnreadable(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	m := newMachine(f)
-	m.save(large())
+	m.save(largeSnapshot())
 	now, err := ReadKey(m.host())
 	if err != nil {
 		f.Fatal(err)
@@ -325,7 +325,7 @@ func FuzzDecode(f *testing.F) {
 
 func BenchmarkLoad(b *testing.B) {
 	m := newMachine(b)
-	m.save(large())
+	m.save(largeSnapshot())
 	for b.Loop() {
 		if _, err := Load(m.path(), m.host()); err != nil {
 			b.Fatal(err)

@@ -156,7 +156,7 @@ func TestRestrict(t *testing.T) {
 
 // Links that the kernel follows elsewhere than their text says are refused, and so is a relative
 // source without a bundle.
-func TestUnclearSources(t *testing.T) {
+func TestAmbiguousSources(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "l")
 	if err := os.Symlink("/proc/self/root", link); err != nil {
 		t.Fatal(err)

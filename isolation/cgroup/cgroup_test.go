@@ -36,7 +36,7 @@ func TestParseMembership(t *testing.T) {
 	}
 }
 
-func TestPlace(t *testing.T) {
+func TestPredictPath(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		version Version
@@ -151,7 +151,7 @@ func TestIsWithin(t *testing.T) {
 }
 
 // FuzzPredictPath: for any spec, the result is a clean path inside the tree or an error.
-func FuzzPlace(f *testing.F) {
+func FuzzPredictPath(f *testing.F) {
 	f.Add("/a/b", "id", false, "runc", "/user")
 	f.Add("a-b.slice:docker:4f0c", "id", true, "crun", "/")
 	f.Add("../../x", "..", false, "runc", "/..")

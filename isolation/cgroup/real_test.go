@@ -19,8 +19,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// each runs the test in a real tree of each version that the machine has.
-func each(t *testing.T, test func(t *testing.T, h Hierarchy, path string)) {
+// eachVersion runs the test in a real tree of each version that the machine has.
+func eachVersion(t *testing.T, test func(t *testing.T, h Hierarchy, path string)) {
 	if os.Geteuid() != 0 {
 		missing(t, "needs root")
 	}
@@ -110,8 +110,8 @@ func exists(h Hierarchy, path string) (bool, error) {
 	return err == nil, err
 }
 
-func TestLifeInRealCgroups(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+func TestRealCgroups(t *testing.T) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		if ok, err := exists(h, path); !ok || err != nil {
 			t.Fatalf("made cgroup doesn't exist: %v", err)
 		}
@@ -150,7 +150,7 @@ func waitZombie(t *testing.T, pid int) {
 }
 
 func TestKill(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		if err := h.Create(path + "/leaf"); err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestKill(t *testing.T) {
 // TestKillMany: a cgroup of more processes than this one can have files open is killed, also without cgroup.kill (Linux
 // 5.14, version 2).
 func TestKillMany(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		var limit unix.Rlimit
 		testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 		few := limit
@@ -198,7 +198,7 @@ func TestKillMany(t *testing.T) {
 // TestDeepTree: a tree with paths that are too long for the kernel is listed, killed and removed,
 // with fewer open files than it has levels.
 func TestDeepTree(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		var limit unix.Rlimit
 		testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 		few := limit
@@ -248,7 +248,7 @@ func moveDeep(t *testing.T, h Hierarchy, path string, pid int) {
 }
 
 func TestKillRefuses(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, _ string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, _ string) {
 		for _, path := range []string{"/", "//", "", "..", "/a/../..", "/./"} {
 			if err := h.Kill(t.Context(), path); !errors.Is(err, ErrPath) {
 				t.Errorf("kill %q: %v", path, err)
@@ -258,7 +258,7 @@ func TestKillRefuses(t *testing.T) {
 }
 
 func TestStartInside(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		dir, err := h.OpenDir(path)
 		if h.Version == V1 {
 			if !errors.Is(err, errors.ErrUnsupported) {
@@ -284,7 +284,7 @@ func TestStartInside(t *testing.T) {
 }
 
 func TestJoin(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		cmd := start(t, h, path, "exec sleep 1000")
 		if err := h.Create(path + "/other"); err != nil {
 			t.Fatal(err)
@@ -308,7 +308,7 @@ func TestDetectNone(t *testing.T) {
 }
 
 func TestControllers(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, _ string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, _ string) {
 		if h.HasController("no-such-controller") {
 			t.Error("found a controller that isn't")
 		}
@@ -320,7 +320,7 @@ func TestControllers(t *testing.T) {
 
 // TestCreateWhileRemoved: Create succeeds while other processes remove the cgroup.
 func TestCreateWhileRemoved(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		ended := make(chan error)
 		for range 4 {
 			go func() {
@@ -340,7 +340,7 @@ func TestCreateWhileRemoved(t *testing.T) {
 }
 
 func TestListTrees(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		trees, err := h.ListTrees()
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestTaskCgroup(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		path += "/task"
 		wantPopulated(t, h, path, false)
 		for range 2 { // a second call changes nothing
@@ -60,7 +60,7 @@ func TestTaskCgroup(t *testing.T) {
 }
 
 func TestCreateTaskEnablesControllers(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, parent string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, parent string) {
 		if h.Version == V1 {
 			return // version 1 has nothing to enable
 		}
@@ -134,7 +134,7 @@ func TestEnterAll(t *testing.T) {
 		}
 		return
 	}
-	each(t, func(t *testing.T, h Hierarchy, path string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
 		path += "/entered"
 		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestEnterAll$")
 		cmd.Env = append(os.Environ(), enterVariable+"="+h.Mount+" "+path)

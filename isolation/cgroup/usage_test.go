@@ -52,7 +52,7 @@ func TestUsage(t *testing.T) {
 
 // TestUsageOfTheMachine: the machine's own cgroups count what a process uses.
 func TestUsageOfTheMachine(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, _ string) {
+	eachVersion(t, func(t *testing.T, h Hierarchy, _ string) {
 		if _, err := h.ReadUsage("/"); err != nil {
 			t.Error(err)
 		}

@@ -22,7 +22,7 @@ import (
 
 // eachRuntime runs a test with each runtime on each version of cgroups alone, as machines with one
 // version mount them.
-func worlds(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, runtime string)) {
+func eachRuntime(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, runtime string)) {
 	for _, version := range []string{"v1", "v2"} {
 		for _, name := range []string{"runc", "crun"} {
 			t.Run(version+" "+name, func(t *testing.T) {
@@ -87,10 +87,10 @@ func privileged(rules []edits.Rule, cgroup string, namespaces ...specs.LinuxName
 	return s
 }
 
-// contain runs the spec with the commands, and returns the answers.
-func contain(t *testing.T, name string, spec *specs.Spec, commands []string) []string {
+// runCommands runs the spec with the commands, and returns the answers.
+func runCommands(t *testing.T, name string, spec *specs.Spec, commands []string) []string {
 	t.Helper()
-	bundle, state := bundled(t, spec), t.TempDir()
+	bundle, state := makeBundle(t, spec), t.TempDir()
 	id := filepath.Base(spec.Linux.CgroupsPath)
 	cmd := exec.Command(name, "--root", state, "run", "--bundle", bundle, id)
 	cmd.Env = append(environ(t, name), "XDG_RUNTIME_DIR="+state)
@@ -105,8 +105,8 @@ func contain(t *testing.T, name string, spec *specs.Spec, commands []string) []s
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// bundled makes a bundle of the spec, with two nodes and the probe in its root.
-func bundled(t *testing.T, spec *specs.Spec) string {
+// makeBundle makes a bundle of the spec, with two nodes and the probe in its root.
+func makeBundle(t *testing.T, spec *specs.Spec) string {
 	t.Helper()
 	bundle := t.TempDir()
 	root := filepath.Join(bundle, "rootfs")
@@ -128,14 +128,14 @@ func bundled(t *testing.T, spec *specs.Spec) string {
 func environ(t *testing.T, name string) []string {
 	t.Helper()
 	if name == "crun" {
-		return append(os.Environ(), unlimited(t)...)
+		return append(os.Environ(), crunEnvironment(t)...)
 	}
 	return os.Environ()
 }
 
-// unlimited is the environment in which crun before 1.9 isn't told that it may not
+// crunEnvironment is the environment in which crun before 1.9 isn't told that it may not
 // raise RLIMIT_MEMLOCK, which kernels since 5.11 don't ask for.
-func unlimited(t *testing.T) []string {
+func crunEnvironment(t *testing.T) []string {
 	t.Helper()
 	var limit unix.Rlimit
 	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
@@ -149,17 +149,17 @@ func unlimited(t *testing.T) []string {
 	return []string{"LD_PRELOAD=" + lib}
 }
 
-// fresh returns the path of an outer cgroup that is removed after the test.
-func fresh(t *testing.T, h cgroup.Hierarchy) string {
+// newOuterPath returns the path of an outer cgroup that is removed after the test.
+func newOuterPath(t *testing.T, h cgroup.Hierarchy) string {
 	t.Helper()
 	path := fmt.Sprintf("/berth-devices-%d-%d", os.Getpid(), counter.Add(1))
 	t.Cleanup(func() { clear(t, h, path) })
 	return path
 }
 
-// takeOff are the commands by which a container with CAP_SYS_ADMIN removes its own rules. Each of
+// removalCommands are the commands by which a container with CAP_SYS_ADMIN removes its own rules. Each of
 // them works without an outer cgroup.
-func takeOff(v cgroup.Version) []string {
+func removalCommands(v cgroup.Version) []string {
 	if v == cgroup.V1 {
 		return []string{"mount cgroup /mnt devices", "put /mnt/devices.allow c 195:5 rw"}
 	}
@@ -170,22 +170,22 @@ var tries = []string{"open /nodes/c195:3 rw", "open /nodes/c195:5 rw"}
 
 // TestContainerLiftsItsRules: with an outer cgroup this gains the container nothing. Without one
 // the container opens devices that it hasn't leased, which shows that the attack works.
-func TestContainerTakesOffItsRules(t *testing.T) {
-	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
-		commands := slices.Concat(tries, takeOff(h.Version), tries)
+func TestContainerLiftsItsRules(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
+		commands := slices.Concat(tries, removalCommands(h.Version), tries)
 		for _, outer := range []bool{false, true} {
-			path := fresh(t, h)
+			path := newOuterPath(t, h)
 			testutil.Must(t, h.Create(path))
 			want := []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "ENXIO"}
 			if outer {
-				testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
+				testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
 				want = []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"}
 				if h.Version == cgroup.V1 {
 					want[3] = "EPERM"
 				}
 			}
-			spec := privileged(leasedOne(), path+"/"+filepath.Base(path), specs.PIDNamespace, specs.CgroupNamespace)
-			if got := contain(t, name, spec, commands); !slices.Equal(got, want) {
+			spec := privileged(rulesOfLease(), path+"/"+filepath.Base(path), specs.PIDNamespace, specs.CgroupNamespace)
+			if got := runCommands(t, name, spec, commands); !slices.Equal(got, want) {
 				t.Errorf("outer %v: %q, want %q", outer, got, want)
 			}
 			testutil.Must(t, RemoveOuterCgroup(t.Context(), h, path))
@@ -196,35 +196,35 @@ func TestContainerTakesOffItsRules(t *testing.T) {
 // The next two tests check the limits that the documentation of [CreateOuterCgroup] names: ways
 // around the outer cgroup.
 
-func TestOuterCantHoldWithoutNamespace(t *testing.T) {
-	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
-		path := fresh(t, h)
-		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
+func TestOuterFailsWithoutNamespace(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
+		path := newOuterPath(t, h)
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
 		inner := path + "/" + filepath.Base(path)
 		commands := []string{"mount cgroup2 /mnt", "detach /mnt" + path, "detach /mnt" + inner}
 		if h.Version == cgroup.V1 {
 			commands = []string{"mount cgroup /mnt devices", "put /mnt" + path + "/devices.allow c 195:5 rw", "put /mnt" + inner + "/devices.allow c 195:5 rw"}
 		}
-		around(t, name, privileged(leasedOne(), inner, specs.PIDNamespace), commands)
+		checkWayAround(t, name, privileged(rulesOfLease(), inner, specs.PIDNamespace), commands)
 	})
 }
 
-func TestOuterCantHoldHandles(t *testing.T) {
-	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
-		path := fresh(t, h)
-		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
+func TestOuterFailsAgainstHandles(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
+		path := newOuterPath(t, h)
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
 		var st unix.Stat_t
 		dir, err := h.Dir(path)
 		testutil.Must(t, errors.Join(err, unix.Stat(dir, &st)))
-		commands := slices.Insert(takeOff(h.Version), 1, fmt.Sprintf("handle /mnt %d", st.Ino))
-		around(t, name, privileged(leasedOne(), path+"/"+filepath.Base(path), specs.PIDNamespace, specs.CgroupNamespace), commands)
+		commands := slices.Insert(removalCommands(h.Version), 1, fmt.Sprintf("handle /mnt %d", st.Ino))
+		checkWayAround(t, name, privileged(rulesOfLease(), path+"/"+filepath.Base(path), specs.PIDNamespace, specs.CgroupNamespace), commands)
 	})
 }
 
-// around checks that each of the commands works, and that the rules are gone afterwards.
-func around(t *testing.T, name string, spec *specs.Spec, commands []string) {
+// checkWayAround checks that each of the commands works, and that the rules are gone afterwards.
+func checkWayAround(t *testing.T, name string, spec *specs.Spec, commands []string) {
 	t.Helper()
-	got := contain(t, name, spec, slices.Concat(tries, commands, tries))
+	got := runCommands(t, name, spec, slices.Concat(tries, commands, tries))
 	if want := []string{"ENXIO", "EPERM", "ok", "ok", "ok", "ENXIO", "ENXIO"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

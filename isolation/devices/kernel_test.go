@@ -26,14 +26,14 @@ import (
 // TestMain lets the test binary be a process in a cgroup or a container that executes commands.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "probe" {
-		obey()
+		executeCommands()
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// obey executes the commands that it reads, and prints the result of each.
-func obey() {
+// executeCommands executes the commands that it reads, and prints the result of each.
+func executeCommands() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		err := command(strings.Fields(in.Text()))
 		var errno unix.Errno
@@ -80,7 +80,7 @@ func command(words []string) error {
 		if err != nil {
 			return err
 		}
-		return CreateOuterCgroup(context.Background(), h, words[2], leasedOne())
+		return CreateOuterCgroup(context.Background(), h, words[2], rulesOfLease())
 	case "mount":
 		return unix.Mount("none", words[2], words[1], 0, strings.Join(words[3:], ","))
 	}
@@ -147,8 +147,8 @@ func trees(t *testing.T) []cgroup.Hierarchy {
 
 var counter atomic.Int32
 
-// each runs the test with the path of a fresh cgroup in each tree.
-func each(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, path string)) {
+// eachTree runs the test with the path of a fresh cgroup in each tree.
+func eachTree(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, path string)) {
 	for _, h := range trees(t) {
 		t.Run(fmt.Sprintf("v%d", h.Version), func(t *testing.T) {
 			path := fmt.Sprintf("/berth-devices-%d-%d", os.Getpid(), counter.Add(1))
@@ -231,15 +231,15 @@ func (p *prober) ask(t interface{ Fatal(...any) }, all []question) []bool {
 	return answers
 }
 
-func asked(accesses ...string) []question {
+func answers(accesses ...string) []question {
 	return questions([]int64{195, 508, 1}, []int64{3, 5}, accesses)
 }
 
-// TestKernelReadsTheRules: the kernel allows a process exactly what the rules mean, for random
+// TestKernelAgreesWithAllowed: the kernel allows a process exactly what the rules mean, for random
 // lists that replace each other on a live cgroup.
-func TestKernelReadsTheRules(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
-		all := asked("r", "w", "m", "rw")
+func TestKernelAgreesWithAllowed(t *testing.T) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+		all := answers("r", "w", "m", "rw")
 		p := probe(t, h, path, all)
 		rapid.Check(t, func(t *rapid.T) {
 			rules := rapid.SliceOfN(drawRule([]int64{195, 508}, []int64{3, 5}), 0, 10).Draw(t, "rules")
@@ -249,18 +249,18 @@ func TestKernelReadsTheRules(t *testing.T) {
 				l, unsayable := reduceRules(rules)
 				if unsayable != nil {
 					if err == nil {
-						t.Fatalf("set %s without an error", show(rules))
+						t.Fatalf("set %s without an error", describeRules(rules))
 					}
 					return
 				}
-				want = l.may
+				want = l.allowedByKernel
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			for i, got := range p.ask(t, all) {
 				if got != want(all[i]) {
-					t.Fatalf("%+v: the kernel says %v: %s", all[i], got, show(rules))
+					t.Fatalf("%+v: the kernel says %v: %s", all[i], got, describeRules(rules))
 				}
 			}
 		})
@@ -270,7 +270,7 @@ func TestKernelReadsTheRules(t *testing.T) {
 // TestApply sets the rules and the defaults; a second call changes nothing. A process inside never
 // loses a device that both lists allow.
 func TestApply(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		all := []question{
 			{"c", 195, 3, "rw"},
 			{"c", 195, 5, "r"},
@@ -342,7 +342,7 @@ func TestApplyTakesOver(t *testing.T) {
 		{"exclusive", 0, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+			eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 				if h.Version == cgroup.V1 {
 					return
 				}
@@ -371,7 +371,7 @@ func TestApplyTakesOver(t *testing.T) {
 // TestNeverWiderThanBefore: while lists change from one to another, a device that
 // neither allows is never open, and one that both allow is never closed.
 func TestNeverWiderThanBefore(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		all := []question{{"c", 195, 5, "r"}, {"c", 1, 3, "rw"}, {"c", 1, 5, "r"}}
 		p := probe(t, h, path, all)
 		lists := [][]edits.Rule{
@@ -408,7 +408,7 @@ func TestNeverWiderThanBefore(t *testing.T) {
 
 // TestApplyAtOnce: concurrent calls leave one program.
 func TestApplyAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		if h.Version == cgroup.V1 {
 			return
 		}
@@ -431,7 +431,7 @@ func TestApplyAtOnce(t *testing.T) {
 }
 
 func TestApplyErrors(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		wants := map[string][]edits.Rule{"set device rules of cgroup " + path + `: allow c 1:3 x: access "x"`: {allow("c", 1, 3, "x")}}
 		if h.Version == cgroup.V1 {
 			testutil.Must(t, Apply(h, path, []edits.Rule{denyAll(), allow("c", 195, 3, "r")}))

@@ -11,7 +11,7 @@ import (
 // TestDenyAgain: a new denial replaces the former one and leaves the runtime's program alone. A
 // denial whose program was detached is not in force.
 func TestDenyAgain(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		if h.Version == cgroup.V1 {
 			return // a list of version 1 shows no former denials
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-func leasedOne() []edits.Rule { return []edits.Rule{denyAll(), allow("c", 195, 3, "rw")} }
+func rulesOfLease() []edits.Rule { return []edits.Rule{denyAll(), allow("c", 195, 3, "rw")} }
 
 // exists reports whether there is a cgroup at path.
 func exists(h cgroup.Hierarchy, path string) (bool, error) {
@@ -32,9 +32,9 @@ func exists(h cgroup.Hierarchy, path string) (bool, error) {
 	return err == nil, err
 }
 
-// stands checks that the cgroup has complete rules: a process in a child cgroup that has widened
+// checkOuter checks that the cgroup has complete rules: a process in a child cgroup that has widened
 // and removed its own rules gains nothing.
-func stands(t *testing.T, h cgroup.Hierarchy, path string) {
+func checkOuter(t *testing.T, h cgroup.Hierarchy, path string) {
 	t.Helper()
 	inner := fmt.Sprintf("%s/inner-%d", path, counter.Add(1))
 	testutil.Must(t, h.Create(inner))
@@ -65,11 +65,11 @@ func stands(t *testing.T, h cgroup.Hierarchy, path string) {
 }
 
 func TestOuter(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		outer := path + "/outer"
 		for range 2 {
-			testutil.Must(t, CreateOuterCgroup(t.Context(), h, outer, leasedOne()))
-			stands(t, h, outer)
+			testutil.Must(t, CreateOuterCgroup(t.Context(), h, outer, rulesOfLease()))
+			checkOuter(t, h, outer)
 		}
 		programs(t, h, outer, 1)
 		for range 2 {
@@ -84,13 +84,13 @@ func TestOuter(t *testing.T) {
 // TestOuterInUse: while a process runs in it, the cgroup isn't removed and its rules don't change;
 // setting the same rules again is no change.
 func TestOuterInUse(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
-		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
 		testutil.Must(t, h.Create(path+"/inner"))
 		testutil.Must(t, h.Create(path+"/empty/er"))
 		all := []question{{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}}
 		p := probe(t, h, path+"/inner", all)
-		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
 		for what, err := range map[string]error{
 			"make":   CreateOuterCgroup(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, every, "rw")}),
 			"remove": RemoveOuterCgroup(t.Context(), h, path),
@@ -107,8 +107,8 @@ func TestOuterInUse(t *testing.T) {
 		}
 		testutil.Must(t, h.Kill(t.Context(), path))
 		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, 5, "rw")}))
-		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
-		stands(t, h, path)
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
+		checkOuter(t, h, path)
 	})
 }
 
@@ -125,12 +125,12 @@ func TestOuterLeftovers(t *testing.T) {
 			testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, []edits.Rule{allow("c", 195, 5, "rw")}))
 			testutil.Must(t, h.Create(path+"/a/b"))
 		}},
-		{"a container's rules", func(t *testing.T, h cgroup.Hierarchy, path string) { testutil.Must(t, Apply(h, path, leasedOne())) }},
+		{"a container's rules", func(t *testing.T, h cgroup.Hierarchy, path string) { testutil.Must(t, Apply(h, path, rulesOfLease())) }},
 		{"a program that children replace", func(t *testing.T, h cgroup.Hierarchy, path string) {
 			if h.Version == cgroup.V1 {
 				return
 			}
-			p, err := Compile(outerRules(leasedOne()))
+			p, err := Compile(outerRules(rulesOfLease()))
 			testutil.Must(t, err)
 			l, err := p.loadProgram("other")
 			testutil.Must(t, err)
@@ -138,10 +138,10 @@ func TestOuterLeftovers(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+			eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 				tt.leave(t, h, path)
-				testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
-				stands(t, h, path)
+				testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
+				checkOuter(t, h, path)
 			})
 		})
 	}
@@ -150,7 +150,7 @@ func TestOuterLeftovers(t *testing.T) {
 // TestOuterMakerKilled: wherever the creating process is killed, the next call completes the
 // cgroup.
 func TestOuterMakerKilled(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		for n := range 40 {
 			cmd := exec.Command("/proc/self/exe", "probe")
 			cmd.Stdin = strings.NewReader(strings.Repeat(fmt.Sprintf("outer %s %s\n", h.Mount, path), 1000))
@@ -161,23 +161,23 @@ func TestOuterMakerKilled(t *testing.T) {
 			if n%2 == 0 {
 				testutil.Must(t, RemoveOuterCgroup(t.Context(), h, path))
 			}
-			testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
+			testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
 			testutil.Must(t, RemoveOuterCgroup(t.Context(), h, path))
 		}
-		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
-		stands(t, h, path)
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
+		checkOuter(t, h, path)
 	})
 }
 
 // TestOuterAtOnce: concurrent creations and removals of one cgroup exclude each other.
 func TestOuterAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		ended := make(chan error)
 		for range 3 {
 			go func() {
 				var err error
 				for range 30 {
-					err = errors.Join(err, CreateOuterCgroup(t.Context(), h, path, leasedOne()), RemoveOuterCgroup(t.Context(), h, path))
+					err = errors.Join(err, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()), RemoveOuterCgroup(t.Context(), h, path))
 				}
 				ended <- err
 			}()
@@ -187,21 +187,21 @@ func TestOuterAtOnce(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
-		stands(t, h, path)
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
+		checkOuter(t, h, path)
 		programs(t, h, path, 1)
 	})
 }
 
 // TestRemoveOuterInEveryTree: a runtime makes the path in each tree of version 1.
 func TestRemoveOuterInEveryTree(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		all, err := h.ListTrees()
 		testutil.Must(t, err)
 		for _, tree := range all {
 			testutil.Must(t, tree.Create(path+"/inner"))
 		}
-		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, rulesOfLease()))
 		testutil.Must(t, RemoveOuterCgroup(t.Context(), h, path))
 		for _, tree := range all {
 			if there, err := exists(tree, path); there || err != nil {
@@ -212,7 +212,7 @@ func TestRemoveOuterInEveryTree(t *testing.T) {
 }
 
 func TestOuterRefuses(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		for _, bad := range []string{"/", "", "/.", "//", "/a/../..", "relative"} {
 			make, remove := CreateOuterCgroup(t.Context(), h, bad, nil), RemoveOuterCgroup(t.Context(), h, bad)
 			if !errors.Is(make, cgroup.ErrPath) || !errors.Is(remove, cgroup.ErrPath) {
@@ -233,7 +233,7 @@ func TestOuterRefuses(t *testing.T) {
 
 // TestLockOfAnotherUser: no user but root can open the file that is locked.
 func TestLockOfAnotherUser(t *testing.T) {
-	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+	eachTree(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		dir, err := h.Dir(path)
 		testutil.Must(t, err)
 		d, err := lockDir(t.Context(), h, dir)

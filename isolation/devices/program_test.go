@@ -25,7 +25,7 @@ func deny(kind string, major, minor int64, access string) edits.Rule {
 
 func denyAll() edits.Rule { return deny("a", every, every, "rwm") }
 
-func show(rules []edits.Rule) string {
+func describeRules(rules []edits.Rule) string {
 	var all []string
 	for _, r := range rules {
 		all = append(all, Format(r))
@@ -113,7 +113,7 @@ func interpret(p Program, q question) (answer uint64, err error) {
 	}
 }
 
-func may(t interface{ Fatalf(string, ...any) }, p Program, q question) bool {
+func allowedByProgram(t interface{ Fatalf(string, ...any) }, p Program, q question) bool {
 	answer, err := interpret(p, q)
 	if err != nil || answer > 1 {
 		t.Fatalf("%+v: answer %d, %v", q, answer, err)
@@ -183,7 +183,7 @@ func TestCompile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := may(t, p, tt.q); got != tt.want {
+			if got := allowedByProgram(t, p, tt.q); got != tt.want {
 				t.Errorf("the program says %v", got)
 			}
 			if got := Allowed(tt.rules, tt.q.kind, tt.q.major, tt.q.minor, tt.q.access); got != tt.want {
@@ -193,8 +193,8 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// TestProgramIsTheMeaning: for any list, the program answers every question as [Allowed] does.
-func TestProgramIsTheMeaning(t *testing.T) {
+// TestProgramAgreesWithAllowed: for any list, the program answers every question as [Allowed] does.
+func TestProgramAgreesWithAllowed(t *testing.T) {
 	majors, minors := []int64{1, 195, 508}, []int64{0, 3, 255}
 	all := questions(append(majors, 7), append(minors, 4), accesses())
 	rapid.Check(t, func(t *rapid.T) {
@@ -204,16 +204,16 @@ func TestProgramIsTheMeaning(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, q := range all {
-			if got, want := may(t, p, q), Allowed(rules, q.kind, q.major, q.minor, q.access); got != want {
-				t.Fatalf("%+v: the program says %v, the rules %v: %s", q, got, want, show(rules))
+			if got, want := allowedByProgram(t, p, q), Allowed(rules, q.kind, q.major, q.minor, q.access); got != want {
+				t.Fatalf("%+v: the program says %v, the rules %v: %s", q, got, want, describeRules(rules))
 			}
 		}
 	})
 }
 
-// TestReduceKeepsTheMeaning: the list without order allows the same, letter by letter, or
+// TestReduceAgreesWithAllowed: the list without order allows the same, letter by letter, or
 // reduceRules returns an error.
-func TestReduceKeepsTheMeaning(t *testing.T) {
+func TestReduceAgreesWithAllowed(t *testing.T) {
 	majors, minors := []int64{1, 195}, []int64{0, 3}
 	all := questions(append(majors, 7), append(minors, 4), []string{"r", "w", "m"})
 	refused := 0
@@ -228,8 +228,8 @@ func TestReduceKeepsTheMeaning(t *testing.T) {
 			return
 		}
 		for _, q := range all {
-			if got, want := l.may(q), Allowed(rules, q.kind, q.major, q.minor, q.access); got != want {
-				t.Fatalf("%+v: the list says %v, the rules %v: %s became %+v", q, got, want, show(rules), l)
+			if got, want := l.allowedByKernel(q), Allowed(rules, q.kind, q.major, q.minor, q.access); got != want {
+				t.Fatalf("%+v: the list says %v, the rules %v: %s became %+v", q, got, want, describeRules(rules), l)
 			}
 		}
 	})
@@ -238,8 +238,8 @@ func TestReduceKeepsTheMeaning(t *testing.T) {
 	}
 }
 
-// may evaluates a list as the kernel does on cgroup v1: one entry has to allow the whole access.
-func (l list) may(q question) bool {
+// allowedByKernel evaluates a list as the kernel does on cgroup v1: one entry has to allow the whole access.
+func (l list) allowedByKernel(q question) bool {
 	if l.all {
 		return true
 	}
@@ -292,8 +292,8 @@ func TestReduceRefuses(t *testing.T) {
 	}
 }
 
-// TestOddRulesAreRefused: ambiguous rules are refused by Compile and by reduceRules.
-func TestOddRulesAreRefused(t *testing.T) {
+// TestAmbiguousRulesAreRefused: ambiguous rules are refused by Compile and by reduceRules.
+func TestAmbiguousRulesAreRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		rule edits.Rule

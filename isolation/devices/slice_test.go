@@ -18,7 +18,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-func TestTellOuter(t *testing.T) {
+func TestWriteOuterSlice(t *testing.T) {
 	dir := t.TempDir()
 	list := func(want ...string) {
 		t.Helper()
@@ -29,7 +29,7 @@ func TestTellOuter(t *testing.T) {
 	list()
 	testutil.Must(t, WriteUnitRules(dir, "told.slice", nil))
 	for range 2 {
-		testutil.Must(t, WriteOuterSlice(dir, "a-berth1.slice", leasedOne()))
+		testutil.Must(t, WriteOuterSlice(dir, "a-berth1.slice", rulesOfLease()))
 	}
 	testutil.Must(t, WriteOuterSlice(dir, "b-berth2.slice", nil))
 	list("a-berth1.slice", "b-berth2.slice")
@@ -63,8 +63,8 @@ type machine struct {
 	name string // the runtime
 }
 
-// spoken is a container that executes commands.
-type spoken struct {
+// commandContainer is a container that executes commands.
+type commandContainer struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Scanner
@@ -75,22 +75,22 @@ type spoken struct {
 const outerUnit = "system-berth1.2.00000003.slice"
 
 // start runs a container of root with all capabilities in a scope of the slice.
-func (m machine) start(t *testing.T, slice string) *spoken {
+func (m machine) start(t *testing.T, slice string) *commandContainer {
 	t.Helper()
-	spec := privileged(leasedOne(), slice+":docker:c1", specs.PIDNamespace, specs.CgroupNamespace)
-	cmd := m.in(m.name, "--root", "/run/"+m.name, "--systemd-cgroup", "run", "--bundle", bundled(t, spec), "c1")
+	spec := privileged(rulesOfLease(), slice+":docker:c1", specs.PIDNamespace, specs.CgroupNamespace)
+	cmd := m.in(m.name, "--root", "/run/"+m.name, "--systemd-cgroup", "run", "--bundle", makeBundle(t, spec), "c1")
 	cmd.Env = environ(t, m.name)
 	in, err := cmd.StdinPipe()
 	testutil.Must(t, err)
 	out, err := cmd.StdoutPipe()
 	testutil.Must(t, err)
-	c := &spoken{cmd, in, bufio.NewScanner(out), &strings.Builder{}, m}
+	c := &commandContainer{cmd, in, bufio.NewScanner(out), &strings.Builder{}, m}
 	cmd.Stderr = c.stderr
 	testutil.Must(t, cmd.Start())
 	return c
 }
 
-func (c *spoken) see(t *testing.T, when string, commands, want []string) {
+func (c *commandContainer) opens(t *testing.T, when string, commands, want []string) {
 	t.Helper()
 	var got []string
 	for _, command := range commands {
@@ -101,7 +101,7 @@ func (c *spoken) see(t *testing.T, when string, commands, want []string) {
 	}
 }
 
-func (c *spoken) ask(t *testing.T, command string) string {
+func (c *commandContainer) ask(t *testing.T, command string) string {
 	t.Helper()
 	if _, err := fmt.Fprintln(c.in, command); err != nil || !c.out.Scan() {
 		t.Fatalf("%s: the container ended: %v, %s", command, err, c.stderr)
@@ -109,7 +109,7 @@ func (c *spoken) ask(t *testing.T, command string) string {
 	return c.out.Text()
 }
 
-func (c *spoken) end(t *testing.T) {
+func (c *commandContainer) end(t *testing.T) {
 	t.Helper()
 	testutil.Must(t, c.in.Close())
 	if err := c.cmd.Wait(); err != nil {
@@ -130,16 +130,16 @@ func (m machine) ctl(t *testing.T, words ...string) string {
 // gains nothing, whatever systemd does meanwhile; and systemd leaves nothing of the slice. Without
 // the slice, the container opens devices that it hasn't leased.
 func TestOuterSlice(t *testing.T) {
-	h := ofSystemd(t)
+	h := systemdTree(t)
 	for _, name := range []string{"runc", "crun"} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath(name); err != nil {
 				missing(t, "needs "+name)
 			}
-			m := machine{h: h, top: fresh(t, h), name: name}
+			m := machine{h: h, top: newOuterPath(t, h), name: name}
 			testutil.Must(t, h.Create(m.top))
 			var init int
-			init, m.in = boot(t, h, m.top)
+			init, m.in = bootSystemd(t, h, m.top)
 			m.dir = fmt.Sprintf("/proc/%d/root/run/systemd/system", init)
 			m.withoutSlice(t)
 			m.withSlice(t)
@@ -150,17 +150,17 @@ func TestOuterSlice(t *testing.T) {
 
 func (m machine) withoutSlice(t *testing.T) {
 	c := m.start(t, "system.slice")
-	c.see(t, "no outer slice", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "ENXIO"})
+	c.opens(t, "no outer slice", slices.Concat(tries, removalCommands(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "ENXIO"})
 	c.end(t)
 }
 
 func (m machine) withSlice(t *testing.T) {
 	outer := m.top + "/system.slice/" + outerUnit
-	testutil.Must(t, WriteOuterSlice(m.dir, outerUnit, leasedOne()))
-	testutil.Must(t, CreateOuterCgroup(t.Context(), m.h, outer, leasedOne()))
+	testutil.Must(t, WriteOuterSlice(m.dir, outerUnit, rulesOfLease()))
+	testutil.Must(t, CreateOuterCgroup(t.Context(), m.h, outer, rulesOfLease()))
 	m.ctl(t, "daemon-reload") // an existing drop-in is no error
 	c := m.start(t, outerUnit)
-	c.see(t, "as it starts", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
+	c.opens(t, "as it starts", slices.Concat(tries, removalCommands(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
 	if got := m.ctl(t, "show", "-P", "ControlGroup", "docker-c1.scope"); got != "/system.slice/"+outerUnit+"/docker-c1.scope" {
 		t.Errorf("the scope is in %s", got)
 	}
@@ -170,7 +170,7 @@ func (m machine) withSlice(t *testing.T) {
 	} {
 		m.ctl(t, strings.Fields(words)...)
 		c.ask(t, "detach /mnt") // if systemd has set rules of the scope again
-		c.see(t, words, tries, []string{"ENXIO", "EPERM"})
+		c.opens(t, words, tries, []string{"ENXIO", "EPERM"})
 	}
 	c.end(t)
 	m.gone(t, outer)
@@ -180,14 +180,14 @@ func (m machine) withSlice(t *testing.T) {
 // slice above is stopped at that moment.
 func (m machine) withSliceMadeAgain(t *testing.T) {
 	outer := m.top + "/system.slice/" + outerUnit
-	testutil.Must(t, WriteOuterSlice(m.dir, outerUnit, leasedOne()))
-	testutil.Must(t, CreateOuterCgroup(t.Context(), m.h, outer, leasedOne()))
+	testutil.Must(t, WriteOuterSlice(m.dir, outerUnit, rulesOfLease()))
+	testutil.Must(t, CreateOuterCgroup(t.Context(), m.h, outer, rulesOfLease()))
 	testutil.Must(t, RemoveOuterCgroup(t.Context(), m.h, outer))
 	c := m.start(t, outerUnit)
-	c.see(t, "made again", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
+	c.opens(t, "made again", slices.Concat(tries, removalCommands(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
 	m.ctl(t, "daemon-reload")
 	c.ask(t, "detach /mnt")
-	c.see(t, "made again, and a reload", tries, []string{"ENXIO", "EPERM"})
+	c.opens(t, "made again, and a reload", tries, []string{"ENXIO", "EPERM"})
 	c.end(t)
 	m.gone(t, outer)
 }

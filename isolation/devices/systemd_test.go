@@ -72,7 +72,7 @@ DeviceAllow=/dev/char/10:200 rwm
 DeviceAllow=char-136 rwm
 `
 
-func TestTellSystemd(t *testing.T) {
+func TestWriteUnitRules(t *testing.T) {
 	dir := t.TempDir()
 	rules := []edits.Rule{denyAll(), allow("c", 195, 0, "wr"), allow("c", 508, every, "r"), allow("b", 8, 1, "m")}
 	file := filepath.Join(dir, "docker-4f.scope.d", dropIn)
@@ -103,7 +103,7 @@ func TestTellSystemd(t *testing.T) {
 	}
 }
 
-func TestTellSystemdErrors(t *testing.T) {
+func TestWriteUnitRulesErrors(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct {
 		name, unit string
@@ -135,7 +135,7 @@ func TestTellSystemdErrors(t *testing.T) {
 
 // TestWriteAndRemoveAtOnce: concurrent calls for the drop-in of one unit make no error; the removal
 // for an earlier container can remove only the file.
-func TestTellAndForgetAtOnce(t *testing.T) {
+func TestWriteAndRemoveAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	ended := make(chan error)
 	for range 2 {
@@ -160,9 +160,9 @@ func TestTellAndForgetAtOnce(t *testing.T) {
 	}
 }
 
-// boot runs a systemd in a cgroup of its own, on a file system that it can't write to, with only
+// bootSystemd runs a systemd in a cgroup of its own, on a file system that it can't write to, with only
 // itself and a bus. It returns the pid of its init.
-func boot(t *testing.T, h cgroup.Hierarchy, path string) (init int, in func(words ...string) *exec.Cmd) {
+func bootSystemd(t *testing.T, h cgroup.Hierarchy, path string) (init int, in func(words ...string) *exec.Cmd) {
 	t.Helper()
 	const script = `set -e
 mount --make-rprivate /
@@ -211,8 +211,8 @@ exec /usr/lib/systemd/systemd --system --unit=berth-test.target --log-target=con
 	return 0, nil
 }
 
-// ofSystemd returns the tree in which a systemd can run.
-func ofSystemd(t *testing.T) cgroup.Hierarchy {
+// systemdTree returns the tree in which a systemd can run.
+func systemdTree(t *testing.T) cgroup.Hierarchy {
 	t.Helper()
 	all := trees(t)
 	h := all[len(all)-1]
@@ -230,10 +230,10 @@ func ofSystemd(t *testing.T) cgroup.Hierarchy {
 // TestRealSystemd: at a daemon-reload systemd sets the rules that it knows. Rules in a drop-in
 // persist, rules that only Apply has set are lost.
 func TestRealSystemd(t *testing.T) {
-	h := ofSystemd(t)
-	path := fresh(t, h)
+	h := systemdTree(t)
+	path := newOuterPath(t, h)
 	testutil.Must(t, h.Create(path))
-	init, in := boot(t, h, path)
+	init, in := bootSystemd(t, h, path)
 	reload := func() { t.Helper(); testutil.Must(t, in("systemctl", "daemon-reload").Run()) }
 	scope := in("systemd-run", "--scope", "--unit=docker-x.scope", "-p", "DevicePolicy=strict", "-p", "DeviceAllow=/dev/char/195:3 rw", "sleep", "1000")
 	testutil.Must(t, scope.Start())

@@ -60,7 +60,7 @@ func ownOf(t *testing.T, rules []edits.Rule) string {
 }
 
 // Without a unit, or without systemd, nothing is written.
-func TestUnitsOfOthers(t *testing.T) {
+func TestWriteWithoutUnit(t *testing.T) {
 	u := Units{Tree: cgroup.Hierarchy{Version: cgroup.V2, Root: t.TempDir()}, Dir: t.TempDir(), State: filepath.Join(t.TempDir(), "units")}
 	testutil.Must(t, u.Write("/docker/1", nil))
 	none := u

@@ -73,8 +73,8 @@ func values[T any](bs []block[T]) []T {
 	return vs
 }
 
-// seal returns a file with this body and a valid header.
-func seal(kind string, body []byte) []byte {
+// addHeader returns a file with this body and a valid header.
+func addHeader(kind string, body []byte) []byte {
 	return fillChecksum(kind, append(appendHeader(kind, len(body)), body...))
 }
 
@@ -143,7 +143,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // The devices that are read without decoding a lease are those of the decoded lease.
-func TestDevicesInPassing(t *testing.T) {
+func TestDevicesWithoutDecoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.StringMatching(`(GPU|MIG)-[0-9a-f]{1,8}`), rapid.String())
 		device := rapid.Custom(func(t *rapid.T) gpu.Device {
@@ -185,7 +185,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	data := mustEncode(t, sample())
 	_, body, _ := bytes.Cut(data, []byte("\n"))
 	body = bytes.Replace(body, []byte(`"id": "0123456789ab",`), []byte(`"id": "0123456789ab",`+"\n      "+`"color": "red",`), 1)
-	s, err := (&codec{}).decode(seal(kindLedger, body))
+	s, err := (&codec{}).decode(addHeader(kindLedger, body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 }
 
 // A file is refused if any single byte of it is changed, or if it is cut anywhere.
-func TestDamageIsSeen(t *testing.T) {
+func TestDamageIsRefused(t *testing.T) {
 	data := mustEncode(t, sample())
 	want, err := (&codec{}).decode(data)
 	if err != nil {
@@ -229,7 +229,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		// With a valid header, so that the fuzzer gets past the checksum.
-		got, err := (&codec{}).decode(seal(kindLedger, body))
+		got, err := (&codec{}).decode(addHeader(kindLedger, body))
 		if err != nil {
 			return
 		}
@@ -247,8 +247,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func FuzzUnseal(f *testing.F) {
-	f.Add(seal(kindLedger, []byte("{}")))
+func FuzzDecodeValidHeader(f *testing.F) {
+	f.Add(addHeader(kindLedger, []byte("{}")))
 	f.Add([]byte(`{"berth":"ledger","version":2,"sha256":""}` + "\n"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {

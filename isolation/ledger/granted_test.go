@@ -23,7 +23,7 @@ func TestGranted(t *testing.T) {
 				t.Errorf("lease %s is told, and isn't in the ledger", g.ID)
 			}
 		}
-		told = ids(granted)
+		told = leaseIDs(granted)
 		return fail
 	}
 	a := mustAcquire(t, l, ask(t, "1"))
@@ -49,8 +49,8 @@ func TestGranted(t *testing.T) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 	err := l.WithLeases(t.Context(), func(all []Lease) error {
-		if want := []string{b.ID}; !slices.Equal(ids(all), want) {
-			t.Errorf("%q, want %q", ids(all), want)
+		if want := []string{b.ID}; !slices.Equal(leaseIDs(all), want) {
+			t.Errorf("%q, want %q", leaseIDs(all), want)
 		}
 		return nil
 	})
@@ -59,7 +59,7 @@ func TestGranted(t *testing.T) {
 	}
 }
 
-func ids(leases []Lease) (all []string) {
+func leaseIDs(leases []Lease) (all []string) {
 	for _, l := range leases {
 		all = append(all, l.ID)
 	}

@@ -148,7 +148,7 @@ func TestNICsAreShared(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeGranted(t *testing.T) {
+func TestImpossibleRequests(t *testing.T) {
 	l := fresh(t)
 	for _, tt := range []struct {
 		name, words string
@@ -234,7 +234,7 @@ func TestLateRelease(t *testing.T) {
 	}
 }
 
-func TestUnfitOwners(t *testing.T) {
+func TestInvalidOwners(t *testing.T) {
 	l := fresh(t)
 	for _, tt := range []struct {
 		name  string

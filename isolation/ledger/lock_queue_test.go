@@ -19,7 +19,7 @@ func openTestQueue(t *testing.T) lockQueue {
 	return q
 }
 
-func TestQueueIsForOneAtATime(t *testing.T) {
+func TestQueueAdmitsOneAtATime(t *testing.T) {
 	q := openTestQueue(t)
 	if err := q.enter(0); err != nil {
 		t.Fatal(err)

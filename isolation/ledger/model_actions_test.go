@@ -18,31 +18,31 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"acquire":       func(t *rapid.T) { m.attempt(t, m.newTask(t), false, false) },
 		"join the line": func(t *rapid.T) { m.attempt(t, m.newTask(t), true, true) },
 		"try again": func(t *rapid.T) {
-			k := m.some(t, m.line, func(*task) bool { return true })
+			k := m.pickTask(t, m.line, func(*task) bool { return true })
 			m.attempt(t, k, true, rapid.Bool().Draw(t, "stay"))
 		},
-		"look": m.look,
+		"look": m.checkLook,
 		"waiter leaves": func(t *rapid.T) {
-			k := m.some(t, m.line, func(*task) bool { return true })
+			k := m.pickTask(t, m.line, func(*task) bool { return true })
 			m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
-			m.dies(t, func() { m.l.leaveQueue(context.Background(), k.ticket.ID) })
+			m.runsUntilKilled(t, func() { m.l.leaveQueue(context.Background(), k.ticket.ID) })
 			delete(m.w.procs, k.maker)
 		},
 		"waiter is killed": func(t *rapid.T) {
-			k := m.some(t, m.line, func(*task) bool { return true })
+			k := m.pickTask(t, m.line, func(*task) bool { return true })
 			m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
 			delete(m.w.procs, k.maker)
 		},
 		"container starts": func(t *rapid.T) {
-			k := m.some(t, m.tasks, func(k *task) bool { return k.maker != 0 && k.init == 0 && !k.bound && !k.leaving })
+			k := m.pickTask(t, m.tasks, func(k *task) bool { return k.maker != 0 && k.init == 0 && !k.bound && !k.leaving })
 			cgroup := k.ask.Owner.Cgroup
 			k.init, k.others = m.spawn(t, cgroup), rapid.IntRange(0, 2).Draw(t, "others")
 			m.w.claims[k.ask.Owner.Container] = []claim{{pid: k.init, in: cgroup, own: cgroup}}
 			m.sync(k)
 		},
 		"bind": func(t *rapid.T) {
-			k := m.some(t, m.tasks, func(k *task) bool { return k.init != 0 && k.maker != 0 && !k.leaving })
-			died := m.dies(t, func() {
+			k := m.pickTask(t, m.tasks, func(k *task) bool { return k.init != 0 && k.maker != 0 && !k.leaving })
+			died := m.runsUntilKilled(t, func() {
 				if err := m.l.Bind(context.Background(), k.lease.ID, Owner{Process: Process{PID: k.init}}); err != nil {
 					t.Fatal(err)
 				}
@@ -57,7 +57,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			}
 		},
 		"maker ends": func(t *rapid.T) {
-			k := m.some(t, m.tasks, func(k *task) bool { return k.maker != 0 })
+			k := m.pickTask(t, m.tasks, func(k *task) bool { return k.maker != 0 })
 			if p := m.w.procs[k.maker]; rapid.Bool().Draw(t, "as a zombie") {
 				m.w.procs[k.maker] = fakeProcess{start: p.start, zombie: true, cgroup: p.cgroup}
 			} else {
@@ -66,7 +66,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			k.maker = 0
 		},
 		"init ends": func(t *rapid.T) {
-			k := m.some(t, m.tasks, func(k *task) bool { return k.init != 0 })
+			k := m.pickTask(t, m.tasks, func(k *task) bool { return k.init != 0 })
 			if p := m.w.procs[k.init]; rapid.Bool().Draw(t, "as a zombie") {
 				m.w.procs[k.init] = fakeProcess{start: p.start, zombie: true, cgroup: p.cgroup}
 			} else {
@@ -76,13 +76,13 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			m.sync(k)
 		},
 		"cgroup empties": func(t *rapid.T) {
-			k := m.some(t, m.tasks, func(k *task) bool { return k.others > 0 })
+			k := m.pickTask(t, m.tasks, func(k *task) bool { return k.others > 0 })
 			k.others = 0
 			m.sync(k)
 		},
 		"release": func(t *rapid.T) {
-			k := m.some(t, m.tasks, func(*task) bool { return true })
-			m.dies(t, func() {
+			k := m.pickTask(t, m.tasks, func(*task) bool { return true })
+			m.runsUntilKilled(t, func() {
 				if err := m.l.Release(context.Background(), k.lease.ID); err != nil {
 					t.Fatal(err)
 				}
@@ -90,13 +90,13 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			if _, ok, err := m.l.Get(k.lease.ID); err != nil {
 				t.Fatal(err)
 			} else if k.leaving = ok; !ok {
-				m.end(k)
+				m.removeTask(k)
 			}
 		},
 		"release if dead": func(t *rapid.T) {
-			k := m.some(t, m.tasks, func(k *task) bool { return !k.leaving })
+			k := m.pickTask(t, m.tasks, func(k *task) bool { return !k.leaving })
 			lived := m.alive(k)
-			died := m.dies(t, func() {
+			died := m.runsUntilKilled(t, func() {
 				if err := m.l.ReleaseIfDead(context.Background(), k.lease.ID); (err != nil) != lived || err != nil && !errors.Is(err, ErrLive) {
 					t.Fatalf("the task lives: %v; released: %v", lived, err)
 				}
@@ -104,7 +104,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			if _, ok, err := m.l.Get(k.lease.ID); err != nil {
 				t.Fatal(err)
 			} else if !lived && !ok && !died {
-				m.end(k)
+				m.removeTask(k)
 			} else if lived != ok && !died {
 				t.Fatalf("the task lives: %v; the ledger has its lease: %v", lived, ok)
 			}
@@ -126,7 +126,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				t.Fatal(err)
 			}
 		},
-		"ledger is damaged": m.damage,
+		"ledger is damaged": m.damageAndRepair,
 		"reboot": func(t *rapid.T) {
 			if rapid.IntRange(0, 5).Draw(t, "really") != 0 {
 				t.Skip("not now")
@@ -139,15 +139,15 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// end removes a task whose lease was released; its processes may continue.
-func (m *model) end(k *task) {
+// removeTask removes a task whose lease was released; its processes may continue.
+func (m *model) removeTask(k *task) {
 	m.old = append(m.old, k.lease.ID)
 	m.tasks = slices.DeleteFunc(m.tasks, func(o *task) bool { return o == k })
 }
 
-// look checks that checkTurn never reports a request as hopeless that an attempt would grant.
-func (m *model) look(t *rapid.T) {
-	k := m.some(t, m.line, func(*task) bool { return true })
+// checkLook checks that checkTurn never reports a request as hopeless that an attempt would grant.
+func (m *model) checkLook(t *rapid.T) {
+	k := m.pickTask(t, m.line, func(*task) bool { return true })
 	if m.l.checkTurn(k.ask, k.ticket.ID, true) == nil {
 		t.Skip("worth an attempt")
 	}
@@ -157,10 +157,10 @@ func (m *model) look(t *rapid.T) {
 	}
 }
 
-// damage damages the ledger, checks that it is refused, and repairs it. Tickets are lost and return
+// damageAndRepair damages the ledger, checks that it is refused, and repairs it. Tickets are lost and return
 // when their owners check next, here in their order: until an earlier one has returned, it can be
 // overtaken.
-func (m *model) damage(t *rapid.T) {
+func (m *model) damageAndRepair(t *rapid.T) {
 	if _, err := os.Stat(m.l.store.ledgerPath()); err != nil {
 		t.Skip("no ledger yet")
 	}

@@ -94,8 +94,8 @@ func (m *model) spawn(t *rapid.T, cgroup string) int {
 
 func (m *model) tick() { m.w.uptime += process.Tick; m.w.now = m.w.now.Add(process.Tick) }
 
-// dies runs f, in which the acting process may be killed, and reports whether it was.
-func (m *model) dies(t *rapid.T, f func()) (died bool) {
+// runsUntilKilled runs f, in which the acting process may be killed, and reports whether it was.
+func (m *model) runsUntilKilled(t *rapid.T, f func()) (died bool) {
 	steps := []string{"", "", "", "locked", "receipt written", "ledger written", "receipt removed", "unlocked"}
 	m.dying = rapid.SampledFrom(steps).Draw(t, "killed at")
 	defer func() {
@@ -148,7 +148,7 @@ func (m *model) attempt(t *rapid.T, k *task, waits, stay bool) {
 	ahead := m.ahead(k)
 	held, listed := m.held(false), m.held(true)
 	var err error
-	died := m.dies(t, func() {
+	died := m.runsUntilKilled(t, func() {
 		if waits {
 			k.lease, err = m.l.attempt(context.Background(), k.ask, &k.ticket, stay)
 		} else {
@@ -246,7 +246,7 @@ func (m *model) checkRefusal(t *rapid.T, k *task, held []gpu.Device, ahead []*ta
 	t.Fatalf("%s was refused although its devices are free and nobody waits for them", k.ask.Request)
 }
 
-func (m *model) some(t *rapid.T, from []*task, fits func(*task) bool) *task {
+func (m *model) pickTask(t *rapid.T, from []*task, fits func(*task) bool) *task {
 	var can []*task
 	for _, k := range from {
 		if fits(k) {
@@ -293,8 +293,8 @@ func (m *model) check(t *rapid.T) {
 	}
 }
 
-// everythingFree kills all tasks and acquires every device of the node.
-func (m *model) everythingFree(t *rapid.T) {
+// checkAllFree kills all tasks and acquires every device of the node.
+func (m *model) checkAllFree(t *rapid.T) {
 	m.w.procs, m.w.groups = map[int]fakeProcess{1: {start: 1}}, map[string]int{"/user": 1}
 	m.tasks, m.line = nil, nil
 	for _, words := range []string{"3", "device=3"} {
@@ -327,7 +327,7 @@ func TestModel(t *testing.T) {
 		n++
 		m := newModel(filepath.Join(base, fmt.Sprint(n)))
 		t.Repeat(m.actions())
-		m.everythingFree(t)
+		m.checkAllFree(t)
 		kills += m.killed
 	})
 	t.Logf("%d runs, %d processes killed in the middle of a change", n, kills)

@@ -97,7 +97,7 @@ func gone(t *testing.T, l *Ledger) Process {
 	return Process{PID: cmd.Process.Pid, Start: s.Start, Namespace: self.Namespace}
 }
 
-func TestARealLife(t *testing.T) {
+func TestRealContainer(t *testing.T) {
 	tree, group := realCgroup(t)
 	l := fresh(t)
 	dir := t.TempDir()
@@ -119,7 +119,7 @@ func TestARealLife(t *testing.T) {
 	if s := status(); !s.Live || s.State != Reserved {
 		t.Errorf("only the cgroup speaks for it: %+v", s)
 	}
-	put(t, a.Owner.PIDFile, fmt.Sprint(init.Process.Pid))
+	writeFile(t, a.Owner.PIDFile, fmt.Sprint(init.Process.Pid))
 	if s := status(); !s.Live || s.State != Bound || s.Owner.Process.PID != init.Process.Pid {
 		t.Errorf("found by its pid file: %+v", s)
 	}
@@ -163,7 +163,7 @@ func TestBoundByRuntimeState(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			put(t, filepath.Join(root, "c1", tt.file), strings.NewReplacer(
+			writeFile(t, filepath.Join(root, "c1", tt.file), strings.NewReplacer(
 				"PID", fmt.Sprint(init.Process.Pid), "START", fmt.Sprint(s.Start), "DIR", dir, "PATH", group).Replace(tt.text))
 			if _, err := l.Acquire(t.Context(), ask(t, "1")); !errors.Is(err, ErrBusy) {
 				t.Fatal(err)

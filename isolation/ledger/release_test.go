@@ -46,7 +46,7 @@ func TestReleaseIfDead(t *testing.T) {
 }
 
 // ReleaseIfDead waits for a holder that was just killed; a missing lease is no error.
-func TestReleaseOfTheDying(t *testing.T) {
+func TestReleaseWaitsForKilledHolder(t *testing.T) {
 	tree, group := realCgroup(t)
 	l := fresh(t)
 	l.exitGrace = time.Minute

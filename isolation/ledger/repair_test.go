@@ -20,18 +20,18 @@ var damages = []struct {
 	spoil func(t *testing.T, l *Ledger)
 	want  error
 }{
-	{"empty", func(t *testing.T, l *Ledger) { put(t, l.store.ledgerPath(), "") }, ErrCorrupt},
-	{"garbage", func(t *testing.T, l *Ledger) { put(t, l.store.ledgerPath(), "\x00\x01\n{") }, ErrCorrupt},
+	{"empty", func(t *testing.T, l *Ledger) { writeFile(t, l.store.ledgerPath(), "") }, ErrCorrupt},
+	{"garbage", func(t *testing.T, l *Ledger) { writeFile(t, l.store.ledgerPath(), "\x00\x01\n{") }, ErrCorrupt},
 	{"truncated", func(t *testing.T, l *Ledger) { edit(t, l, func(b []byte) []byte { return b[:len(b)-20] }) }, ErrCorrupt},
 	{"cut in the header", func(t *testing.T, l *Ledger) { edit(t, l, func(b []byte) []byte { return b[:30] }) }, ErrCorrupt},
 	{"edited by hand", func(t *testing.T, l *Ledger) {
 		edit(t, l, func(b []byte) []byte { return bytes.Replace(b, []byte(`"door": "api"`), []byte(`"door": "xyz"`), 1) })
 	}, ErrCorrupt},
 	{"sealed, but without sense", func(t *testing.T, l *Ledger) {
-		put(t, l.store.ledgerPath(), string(seal(kindLedger, []byte("{}\n"))))
+		writeFile(t, l.store.ledgerPath(), string(addHeader(kindLedger, []byte("{}\n"))))
 	}, ErrCorrupt},
 	{"another kind of file", func(t *testing.T, l *Ledger) {
-		put(t, l.store.ledgerPath(), string(seal(kindLease, []byte(openLeases+openLine+closeFile))))
+		writeFile(t, l.store.ledgerPath(), string(addHeader(kindLease, []byte(openLeases+openLine+closeFile))))
 	}, ErrCorrupt},
 	{"huge", func(t *testing.T, l *Ledger) {
 		if err := os.Truncate(l.store.ledgerPath(), maxFile+1); err != nil {
@@ -72,7 +72,7 @@ func edit(t *testing.T, l *Ledger, change func([]byte) []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, l.store.ledgerPath(), string(change(b)))
+	writeFile(t, l.store.ledgerPath(), string(change(b)))
 }
 
 func chmod(t *testing.T, path string, mode os.FileMode) {
@@ -132,7 +132,7 @@ func TestDamageIsRefusedAndRepaired(t *testing.T) {
 					t.Errorf("reason %v, want %v", r.Reason, tt.want)
 				}
 			}
-			if diff := cmp.Diff([]Status{{Lease: kept, Live: true, Making: true, Phase: Running}}, liveOnes(r.View)); diff != "" {
+			if diff := cmp.Diff([]Status{{Lease: kept, Live: true, Making: true, Phase: Running}}, liveIDs(r.View)); diff != "" {
 				t.Error(diff)
 			}
 			if len(r.Dropped) > 0 && r.Dropped[0].Lease.ID != gone.ID {
@@ -149,7 +149,7 @@ func TestDamageIsRefusedAndRepaired(t *testing.T) {
 	}
 }
 
-func liveOnes(v View) []Status {
+func liveIDs(v View) []Status {
 	var live []Status
 	for _, s := range v.Leases {
 		if s.Live {
@@ -159,7 +159,7 @@ func liveOnes(v View) []Status {
 	return live
 }
 
-func TestMissingLedgerIsFoundAgain(t *testing.T) {
+func TestMissingLedgerIsRebuilt(t *testing.T) {
 	l := fresh(t)
 	lease := mustAcquire(t, l, ask(t, "5"))
 	if err := os.Remove(l.store.ledgerPath()); err != nil {
@@ -179,9 +179,9 @@ func TestMissingLedgerIsFoundAgain(t *testing.T) {
 func TestRepairWithDamagedReceipts(t *testing.T) {
 	l := fresh(t)
 	a, b := mustAcquire(t, l, ask(t, "1")), mustAcquire(t, l, ask(t, "1"))
-	put(t, l.store.receiptPath(a.ID), "garbage")
-	put(t, l.store.receiptPath("0123456789ab"), "")
-	put(t, l.store.receiptPath("ba9876543210")+".tmp", "half")
+	writeFile(t, l.store.receiptPath(a.ID), "garbage")
+	writeFile(t, l.store.receiptPath("0123456789ab"), "")
+	writeFile(t, l.store.receiptPath("ba9876543210")+".tmp", "half")
 	edit(t, l, func(text []byte) []byte { return bytes.Replace(text, []byte("api"), []byte("xyz"), 1) })
 	r, err := l.Repair(t.Context())
 	if err != nil {
@@ -218,8 +218,8 @@ func TestRepairPrefersTheLaterLease(t *testing.T) {
 	}
 	w.uptime += process.Tick
 	second := mustAcquire(t, l, ask(t, "device=0"))
-	put(t, l.store.receiptPath(first.ID), string(receipt)) // as if the process had been killed before it removed the receipt
-	put(t, l.store.ledgerPath(), "")
+	writeFile(t, l.store.receiptPath(first.ID), string(receipt)) // as if the process had been killed before it removed the receipt
+	writeFile(t, l.store.ledgerPath(), "")
 	r, err := l.Repair(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ func TestRepairPrefersTheLaterLease(t *testing.T) {
 	}
 }
 
-func TestRepairOfALedgerInOrder(t *testing.T) {
+func TestRepairOfIntactLedger(t *testing.T) {
 	l := fresh(t)
 	lease := mustAcquire(t, l, ask(t, "1"))
 	r, err := l.Repair(t.Context())

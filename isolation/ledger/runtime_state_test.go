@@ -59,7 +59,7 @@ func TestReadClaims(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			for name, text := range tt.files {
-				put(t, filepath.Join(dir, name), text)
+				writeFile(t, filepath.Join(dir, name), text)
 			}
 			o := Owner{PIDFile: filepath.Join(dir, "init.pid"), RuntimeRoot: filepath.Join(dir, "root"), Container: "c"}
 			got := readClaims(o, tt.tree)
@@ -72,7 +72,7 @@ func TestReadClaims(t *testing.T) {
 
 func TestClaimsNeedRegularFiles(t *testing.T) {
 	dir := t.TempDir()
-	put(t, filepath.Join(dir, "real"), "12")
+	writeFile(t, filepath.Join(dir, "real"), "12")
 	if err := os.Symlink(filepath.Join(dir, "real"), filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestClaimsNeedRegularFiles(t *testing.T) {
 	}
 }
 
-func put(t testing.TB, path, text string) {
+func writeFile(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)

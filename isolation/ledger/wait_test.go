@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/internal/process"
 )
 
-// waiting starts an Acquire that has to wait, and returns when its ticket is in the queue.
-func waiting(t *testing.T, ctx context.Context, l *Ledger, words string) (done chan error, got *Lease) {
+// startWaiting starts an Acquire that has to wait, and returns when its ticket is in the queue.
+func startWaiting(t *testing.T, ctx context.Context, l *Ledger, words string) (done chan error, got *Lease) {
 	t.Helper()
 	in, once := make(chan struct{}), sync.Once{}
 	a := ask(t, words)
@@ -34,8 +34,8 @@ func waiting(t *testing.T, ctx context.Context, l *Ledger, words string) (done c
 func TestReleaseWakesTheQueueInOrder(t *testing.T) {
 	l := fresh(t)
 	held := mustAcquire(t, l, ask(t, "6"))
-	first, lease := waiting(t, t.Context(), l, "6")
-	second, _ := waiting(t, t.Context(), l, "1")
+	first, lease := startWaiting(t, t.Context(), l, "6")
+	second, _ := startWaiting(t, t.Context(), l, "1")
 	if v := mustView(t, l); len(v.Queue) != 2 || v.Queue[0].Request != "6" || v.Queue[1].Request != "1" {
 		t.Fatalf("queue: %+v", v.Queue)
 	}
@@ -60,7 +60,7 @@ func TestReleaseWakesTheQueueInOrder(t *testing.T) {
 }
 
 // A waiting request is matched in the current inventory.
-func TestWaitingSeesTheNodeChange(t *testing.T) {
+func TestWaitingUsesCurrentInventory(t *testing.T) {
 	l := fresh(t)
 	held := mustAcquire(t, l, ask(t, "6"))
 	a := ask(t, "1")
@@ -84,14 +84,14 @@ func TestWaitingSeesTheNodeChange(t *testing.T) {
 }
 
 // While a large request collects its devices, small ones wait behind it.
-func TestLargeRequestIsNotPassed(t *testing.T) {
+func TestLargeRequestIsNotOvertaken(t *testing.T) {
 	l := fresh(t)
 	three, two := mustAcquire(t, l, ask(t, "3")), mustAcquire(t, l, ask(t, "2")) // one is free
-	large, lease := waiting(t, t.Context(), l, "6")
+	large, lease := startWaiting(t, t.Context(), l, "6")
 	if _, err := l.Acquire(t.Context(), ask(t, "1")); !errors.Is(err, ErrBusy) {
 		t.Errorf("who won't wait passed the line: %v", err)
 	}
-	small, _ := waiting(t, t.Context(), l, "1")
+	small, _ := startWaiting(t, t.Context(), l, "1")
 	for _, held := range []Lease{three, two} {
 		if err := l.Release(t.Context(), held.ID); err != nil {
 			t.Fatal(err)
@@ -150,13 +150,13 @@ func TestWaitEnds(t *testing.T) {
 }
 
 // The end of a holder doesn't change the ledger; the periodic check finds it.
-func TestDeathOfAHolderServesTheQueue(t *testing.T) {
-	inFake(t, func(w *lockedWorld, l *Ledger) {
+func TestEndOfHolderServesTheQueue(t *testing.T) {
+	inFake(t, func(w *lockedFake, l *Ledger) {
 		w.set(func(f *fakeWorld) { f.procs[50] = fakeProcess{start: 5} })
 		a := ask(t, "6")
 		a.Owner.Process = Process{PID: 50, Start: 5, Namespace: 7}
 		mustAcquire(t, l, a)
-		done, _ := waiting(t, t.Context(), l, "6")
+		done, _ := startWaiting(t, t.Context(), l, "6")
 		w.set(func(f *fakeWorld) { delete(f.procs, 50) })
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -164,8 +164,8 @@ func TestDeathOfAHolderServesTheQueue(t *testing.T) {
 	})
 }
 
-func TestDeadWaiterIsTakenOut(t *testing.T) {
-	inFake(t, func(w *lockedWorld, l *Ledger) {
+func TestDeadWaiterIsRemoved(t *testing.T) {
+	inFake(t, func(w *lockedFake, l *Ledger) {
 		held := mustAcquire(t, l, ask(t, "5"))
 		a := ask(t, "6")
 		a.Owner.BootID = "boot-1"
@@ -174,7 +174,7 @@ func TestDeadWaiterIsTakenOut(t *testing.T) {
 		if _, err := l.attempt(t.Context(), a, &ghost, true); !errors.Is(err, ErrBusy) {
 			t.Fatal(err)
 		}
-		done, _ := waiting(t, t.Context(), l, "1") // one is free, and kept for the waiter that has ended
+		done, _ := startWaiting(t, t.Context(), l, "1") // one is free, and kept for the waiter that has ended
 		w.set(func(f *fakeWorld) { delete(f.procs, 60) })
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -185,32 +185,32 @@ func TestDeadWaiterIsTakenOut(t *testing.T) {
 	})
 }
 
-// lockedWorld is a fake machine that can be changed while other goroutines read it.
-type lockedWorld struct {
+// lockedFake is a fake machine that can be changed while other goroutines read it.
+type lockedFake struct {
 	mu sync.Mutex
 	*fakeWorld
 }
 
-func (w *lockedWorld) set(change func(*fakeWorld)) {
+func (w *lockedFake) set(change func(*fakeWorld)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change(w.fakeWorld)
 }
 
-func (w *lockedWorld) Process(pid int) (process.Stat, error) {
+func (w *lockedFake) Process(pid int) (process.Stat, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.fakeWorld.Process(pid)
 }
 
-func inFake(t *testing.T, test func(*lockedWorld, *Ledger)) {
-	w := &lockedWorld{fakeWorld: newFake()}
+func inFake(t *testing.T, test func(*lockedFake, *Ledger)) {
+	w := &lockedFake{fakeWorld: newFake()}
 	l := in(t, w)
 	l.poll = 5 * time.Millisecond
 	test(w, l)
 }
 
-func TestWaitingTellsOfEachChangeOnce(t *testing.T) {
+func TestWaitingReportsEachChangeOnce(t *testing.T) {
 	l := fresh(t)
 	held := []Lease{mustAcquire(t, l, ask(t, "3")), mustAcquire(t, l, ask(t, "3"))}
 	l.poll = 5 * time.Millisecond

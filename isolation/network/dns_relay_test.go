@@ -199,7 +199,7 @@ func TestRelayIsPrivate(t *testing.T) {
 	r.relay(na)
 	r.world.sh("ip route add 10.213.0.0/16 via 203.0.113.2")
 	for name, s := range map[string]*space{"another gang": b, "the world": r.world} {
-		if got := s.knock(port(na.Gateway, 53)); got != closed {
+		if got := s.reachClosed(port(na.Gateway, 53)); got != closed {
 			t.Errorf("%s gets %q by TCP", name, got)
 		}
 		query := frame(nil, na.Gateway, na.Gateway, "")[12:] // any header of 12 bytes

@@ -45,10 +45,10 @@ func TestFirewalldReload(t *testing.T) {
 	r.world.listen("198.51.100.1:80")
 	a, _ := r.connect(gangA)
 	r.reloadFirewalld(false)
-	if got := a.knock("198.51.100.1:80"); got != closed {
+	if got := a.reachClosed("198.51.100.1:80"); got != closed {
 		t.Errorf("the world, in no zone: %q", got)
 	}
-	if !r.look().Firewalld {
+	if !r.inspect().Firewalld {
 		t.Error("it isn't known that firewalld refuses")
 	}
 	for range 3 {
@@ -57,7 +57,7 @@ func TestFirewalldReload(t *testing.T) {
 			t.Errorf("the world, after a reload: %q", got)
 		}
 	}
-	if !r.look().Rules {
+	if !r.inspect().Rules {
 		t.Error("the gangs' own rules are gone")
 	}
 }

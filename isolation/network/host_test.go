@@ -41,9 +41,9 @@ func TestForwarding(t *testing.T) {
 		r.second()
 		r.connect(gangA)
 		if r.forwards("all")+r.forwards("up0")+r.forwards("up1")+r.forwards("cup0") != "0110" {
-			t.Errorf("while there is a gang:\n%s", r.left())
+			t.Errorf("while there is a gang:\n%s", r.leftovers())
 		}
-		if got := r.world.knock("192.0.2.1:80"); got != closed {
+		if got := r.world.reachClosed("192.0.2.1:80"); got != closed {
 			t.Errorf("through the host: %q", got)
 		}
 		r.sweep()
@@ -52,7 +52,7 @@ func TestForwarding(t *testing.T) {
 		}
 		r.disconnect(gangA)
 		r.sweep()
-		if left := r.left(); left != "" {
+		if left := r.leftovers(); left != "" {
 			t.Errorf("left:\n%s", left)
 		}
 	})
@@ -66,13 +66,13 @@ func TestForwarding(t *testing.T) {
 		}
 		s.listen("0.0.0.0:29500")
 		r.world.sh("ip route add 10.213.0.0/16 via 203.0.113.2")
-		if got := r.world.knock(port(n.Address.Addr(), 29500)); got != closed {
+		if got := r.world.reachClosed(port(n.Address.Addr(), 29500)); got != closed {
 			t.Errorf("a gang, from the world: %q", got)
 		}
 		r.disconnect(gangA)
 		r.sweep()
 		if r.forwards("all")+r.forwards("up0") != "11" {
-			t.Errorf("left:\n%s", r.left())
+			t.Errorf("left:\n%s", r.leftovers())
 		}
 	})
 	t.Run("on for one", func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestForwarding(t *testing.T) {
 		r.disconnect(gangA)
 		r.sweep()
 		if r.forwards("up0")+r.forwards("up1") != "01" {
-			t.Errorf("left:\n%s", r.left())
+			t.Errorf("left:\n%s", r.leftovers())
 		}
 	})
 	t.Run("turned on meanwhile", func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestForwarding(t *testing.T) {
 		r.disconnect(gangB)
 		r.sweep()
 		if r.forwards("all")+r.forwards("up0") != "11" {
-			t.Errorf("left:\n%s", r.left())
+			t.Errorf("left:\n%s", r.leftovers())
 		}
 	})
 	t.Run("turned off meanwhile", func(t *testing.T) {
@@ -109,20 +109,20 @@ func TestForwarding(t *testing.T) {
 		r.host.sh("sysctl -qw net.ipv4.ip_forward=1")
 		a, _ := r.connect(gangA)
 		r.host.sh("sysctl -qw net.ipv4.ip_forward=0")
-		if got := a.knock("198.51.100.1:80"); got != closed {
+		if got := a.reachClosed("198.51.100.1:80"); got != closed {
 			t.Fatalf("the world, by a host that forwards nothing: %q", got)
 		}
 		r.connect(gangB)
 		if got := a.reach("198.51.100.1:80"); got != "203.0.113.2" {
 			t.Errorf("the world, once the next gang is connected: %q", got)
 		}
-		if got := r.world.knock("192.0.2.1:80"); got != closed {
+		if got := r.world.reachClosed("192.0.2.1:80"); got != closed {
 			t.Errorf("through the host: %q", got)
 		}
 		r.disconnect(gangA)
 		r.disconnect(gangB)
 		r.sweep()
-		if left := r.left(); left != "" {
+		if left := r.leftovers(); left != "" {
 			t.Errorf("left:\n%s", left)
 		}
 	})
@@ -132,8 +132,8 @@ func TestForwarding(t *testing.T) {
 		r.host.sh("sysctl -qw net.ipv4.ip_forward=1")
 		r.disconnect(gangA)
 		r.sweep()
-		if r.forwards("all")+r.forwards("up0") != "11" || strings.Contains(r.left(), "network.forward") {
-			t.Errorf("left:\n%s", r.left())
+		if r.forwards("all")+r.forwards("up0") != "11" || strings.Contains(r.leftovers(), "network.forward") {
+			t.Errorf("left:\n%s", r.leftovers())
 		}
 	})
 }
@@ -152,7 +152,7 @@ func TestPublishedPort(t *testing.T) {
 		t.Errorf("published: %q", got)
 	}
 	r.world.sh("ip route add 172.17.0.0/24 via 203.0.113.2")
-	if got := r.world.knock("172.17.0.2:80"); got != closed {
+	if got := r.world.reachClosed("172.17.0.2:80"); got != closed {
 		t.Errorf("not published: %q", got)
 	}
 }
@@ -172,8 +172,8 @@ func TestNoWayOut(t *testing.T) {
 	if got := s.reach("127.0.0.1:29500"); got != "127.0.0.1" {
 		t.Errorf("itself: %q", got)
 	}
-	if text := s.sh("ip -o link show type veth; ip route"); text != "" || r.left() != "" {
-		t.Errorf("inside:\n%s\non the host:\n%s", text, r.left())
+	if text := s.sh("ip -o link show type veth; ip route"); text != "" || r.leftovers() != "" {
+		t.Errorf("inside:\n%s\non the host:\n%s", text, r.leftovers())
 	}
 	if text := s.sh("cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv4/ping_group_range"); strings.Join(strings.Fields(text), " ") != "0 0 2147483647" {
 		t.Errorf("inside: %s", text)
@@ -206,7 +206,7 @@ func TestMTU(t *testing.T) {
 }
 
 // No gang gets a subnet that overlaps with an address or a route of the host.
-func TestClashes(t *testing.T) {
+func TestSubnetsDoNotOverlap(t *testing.T) {
 	pools := prefixes("10.213.0.0/29", "172.29.0.0/29")
 	for _, tt := range []struct{ name, do, want string }{
 		{"an address", "ip addr add 10.213.0.2/32 dev lo", "10.213.0.4/30"},
@@ -258,7 +258,7 @@ func TestFull(t *testing.T) {
 	if !errors.Is(err, ErrFull) || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "network of gang c0c0c0c0c0c0: no subnet is free in 10.213.7.0/29: ") {
 		t.Errorf("%v", err)
 	}
-	if left := r.left(); strings.Contains(left, "berthc0c0") {
+	if left := r.leftovers(); strings.Contains(left, "berthc0c0") {
 		t.Errorf("left:\n%s", left)
 	}
 	r.disconnect(gangB)
@@ -287,7 +287,7 @@ func TestPlainKernel(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	r.sweep()
-	if left := r.left(); left != "" {
+	if left := r.leftovers(); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
 }
@@ -335,7 +335,7 @@ func TestAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	testutil.Must(t, errors.Join(errs...))
-	if left := r.left(); left != "" {
+	if left := r.leftovers(); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
 }
@@ -378,7 +378,7 @@ func TestKilled(t *testing.T) {
 	var left string
 	for range 500 { // the kernel removes namespaces asynchronously
 		r.sweep()
-		if left = r.left(); left == "" {
+		if left = r.leftovers(); left == "" {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

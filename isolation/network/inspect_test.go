@@ -17,7 +17,7 @@ import (
 func TestProbe(t *testing.T) {
 	r := newRig(t)
 	testutil.Must(t, r.host.in(func() error { return Probe(context.Background(), r.files) }))
-	if left := r.left(); left != "" {
+	if left := r.leftovers(); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
 	cmd, out := r.child(nil, "probe-plain-kernel")
@@ -26,7 +26,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-func (r *rig) look() (s HostStatus) {
+func (r *rig) inspect() (s HostStatus) {
 	r.t.Helper()
 	testutil.Must(r.t, r.host.in(func() (err error) {
 		s, err = Inspect(nil, r.files)
@@ -35,11 +35,11 @@ func (r *rig) look() (s HostStatus) {
 	return s
 }
 
-func TestLook(t *testing.T) {
+func TestInspect(t *testing.T) {
 	r := newRig(t)
 	r.resolv("nameserver 127.0.0.1\n")
 	want := "{Gangs:[] Rules:false Router:false Free:10.213.0.0/30 Full:<nil> Relayed:[127.0.0.1] Closed:[] OnlyIPv6:false Firewalld:false}"
-	if got := fmt.Sprintf("%+v", r.look()); got != want {
+	if got := fmt.Sprintf("%+v", r.inspect()); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	r.connect(gangA)
@@ -48,7 +48,7 @@ func TestLook(t *testing.T) {
 	r.closeForward("kind", "forward", true)
 	r.closeForward("firewalld", "filter_FORWARD", false)
 	want = "{Gangs:[berth0a789d129a] Rules:true Router:true Free:10.213.0.0/30 Full:<nil> Relayed:[127.0.0.1] Closed:[table inet strict, chain forward] OnlyIPv6:false Firewalld:true}"
-	if got := fmt.Sprintf("%+v", r.look()); got != want {
+	if got := fmt.Sprintf("%+v", r.inspect()); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	zones := filepath.Join(r.files.Etc, "firewalld/zones")
@@ -56,7 +56,7 @@ func TestLook(t *testing.T) {
 	testutil.Must(t, os.WriteFile(filepath.Join(zones, "trusted.xml"), []byte(`<zone target="ACCEPT"><interface name="berth+"/></zone>`), 0o600))
 	r.host.sh("ip route add 10.0.0.0/8 via 203.0.113.1; ip route add 172.16.0.0/12 via 203.0.113.1; ip route add 192.168.0.0/16 via 203.0.113.1; ip route add 198.18.0.0/15 via 203.0.113.1")
 	r.files.Programs = []string{"/nowhere"}
-	s := r.look()
+	s := r.inspect()
 	if s.Firewalld || s.Full == nil || len(s.Closed) != 2 {
 		t.Errorf("%+v", s)
 	}

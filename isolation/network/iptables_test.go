@@ -99,10 +99,10 @@ func TestOtherFirewalls(t *testing.T) {
 					t.Errorf("gang %s: %q", name, got)
 				}
 			}
-			if got := a.knock("172.17.0.2:80"); tt.added > 0 && got != closed {
+			if got := a.reachClosed("172.17.0.2:80"); tt.added > 0 && got != closed {
 				t.Errorf("a container of docker's: %q", got)
 			}
-			if got := a.knock("198.51.100.66:80"); strings.Contains(tt.rules, "198.51.100.66") && got != closed {
+			if got := a.reachClosed("198.51.100.66:80"); strings.Contains(tt.rules, "198.51.100.66") && got != closed {
 				t.Errorf("what the admin forbids: %q", got)
 			}
 			r.disconnect(gangA)
@@ -132,7 +132,7 @@ func TestRelayThroughFirewall(t *testing.T) {
 }
 
 // A program that lists rules in other words than it was given gets each rule once.
-func TestOtherWords(t *testing.T) {
+func TestRulesInOtherWords(t *testing.T) {
 	r := newRig(t)
 	r.host.sh("iptables-nft -P FORWARD DROP")
 	dir := t.TempDir()

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// twoGangs makes a rig with two gangs.
-func twoGangs(t *testing.T) (r *rig, a, b *space, na, nb Network) {
+// newTwoGangs makes a rig with two gangs.
+func newTwoGangs(t *testing.T) (r *rig, a, b *space, na, nb Network) {
 	t.Helper()
 	r = newRig(t)
 	a, na = r.connect(gangA)
@@ -30,7 +30,7 @@ func twoGangs(t *testing.T) (r *rig, a, b *space, na, nb Network) {
 func port(a netip.Addr, n int) string { return fmt.Sprintf("%s:%d", a, n) }
 
 func TestTwoGangs(t *testing.T) {
-	r, a, b, na, nb := twoGangs(t)
+	r, a, b, na, nb := newTwoGangs(t)
 	a.listen("0.0.0.0:29500")
 	b.listen("0.0.0.0:29500")
 	r.host.listen("0.0.0.0:22")
@@ -63,7 +63,7 @@ func TestTwoGangs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ask := tt.from.reach
 			if tt.tells == closed {
-				ask = tt.from.knock
+				ask = tt.from.reachClosed
 			}
 			if got := ask(tt.to); got != tt.tells {
 				t.Errorf("%s answers %q, want %q", tt.to, got, tt.tells)
@@ -74,20 +74,20 @@ func TestTwoGangs(t *testing.T) {
 
 const marker = "berth-was-here"
 
-// ears receive packets with the marker in a namespace.
-type ears struct {
+// receiver receive packets with the marker in a namespace.
+type receiver struct {
 	mu    sync.Mutex
 	heard map[string]bool
 }
 
-func (e *ears) hear(name, where string) {
+func (e *receiver) listen(name, where string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.heard[name+" at "+where] = true
 }
 
 // sniff hears all frames that come to an interface.
-func (e *ears) sniff(t *testing.T, s *space, where string) {
+func (e *receiver) sniff(t *testing.T, s *space, where string) {
 	t.Helper()
 	e.receive(t, s, where, func() (int, error) {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
@@ -96,7 +96,7 @@ func (e *ears) sniff(t *testing.T, s *space, where string) {
 }
 
 // take receives what is delivered to the host's port 7777.
-func (e *ears) take(t *testing.T, s *space, where string) {
+func (e *receiver) take(t *testing.T, s *space, where string) {
 	t.Helper()
 	e.receive(t, s, where, func() (int, error) {
 		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -107,7 +107,7 @@ func (e *ears) take(t *testing.T, s *space, where string) {
 	}, -1)
 }
 
-func (e *ears) receive(t *testing.T, s *space, where string, open func() (int, error), but int) {
+func (e *receiver) receive(t *testing.T, s *space, where string, open func() (int, error), but int) {
 	t.Helper()
 	var fd int
 	testutil.Must(t, s.in(func() (err error) {
@@ -125,7 +125,7 @@ func (e *ears) receive(t *testing.T, s *space, where string, open func() (int, e
 			if ll, ok := from.(*unix.SockaddrLinklayer); err == nil && (!ok || int(ll.Pkttype) != but) {
 				if _, rest, ok := bytes.Cut(buf[:n], []byte(marker)); ok {
 					name, _, _ := strings.Cut(string(rest), ";")
-					e.hear(name, where)
+					e.listen(name, where)
 				}
 			}
 			select {
@@ -199,9 +199,9 @@ func send(t *testing.T, s *space, frames ...[]byte) {
 
 // Where forged packets arrive that a gang's root could send if it had the capability.
 func TestForged(t *testing.T) {
-	r, a, b, na, nb := twoGangs(t)
+	r, a, b, na, nb := newTwoGangs(t)
 	r.host.sh("sysctl -qw net.ipv4.conf.all.route_localnet=1 net.ipv4.conf.all.rp_filter=2")
-	e := &ears{heard: map[string]bool{}}
+	e := &receiver{heard: map[string]bool{}}
 	e.sniff(t, b, "the other gang")
 	e.sniff(t, r.world, "the world")
 	e.take(t, r.host, "the host")
@@ -247,7 +247,7 @@ func TestForged(t *testing.T) {
 // TestForgedNeighbours: what a gang with NET_RAW announces about others' addresses (ARP), and about
 // itself as a router (IPv6), changes no route, and no neighbour but its own.
 func TestForgedNeighbours(t *testing.T) {
-	r, a, b, na, nb := twoGangs(t)
+	r, a, b, na, nb := newTwoGangs(t)
 	r.host.listen("0.0.0.0:22")
 	b.reach(port(nb.Gateway, 22)) // both ends know each other
 	const look = "ip route; ip -6 route; ip -6 addr show scope global; ip neigh | sed 's/ [A-Z]* *$//; s/ ref [0-9]*//' | sort"
@@ -286,7 +286,7 @@ func TestForgedNeighbours(t *testing.T) {
 }
 
 // after waits until all expected packets have arrived, and a little longer.
-func (e *ears) after(want []string) (got []string) {
+func (e *receiver) after(want []string) (got []string) {
 	for range 500 {
 		e.mu.Lock()
 		missing := false

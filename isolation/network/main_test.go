@@ -69,5 +69,5 @@ func withoutNetfilter() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	return install(&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	return installFilter(&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }

@@ -32,7 +32,7 @@ func TestOut(t *testing.T) {
 	r.disconnect(gangA)
 	r.sweep()
 	r.sweep()
-	if left := r.left(); left != "" {
+	if left := r.leftovers(); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
 }

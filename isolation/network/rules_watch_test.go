@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// until waits for a condition that another process brings about.
-func until(t *testing.T, what string, is func() bool) {
+// waitUntil waits for a condition that another process brings about.
+func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 500 {
 		if is() {
@@ -22,8 +22,8 @@ func until(t *testing.T, what string, is func() bool) {
 
 // When another program removes the rules, or drops forwarded packets: gangs reach the outside
 // again, and nothing reaches gangs.
-func TestKeep(t *testing.T) {
-	r, a, b, na, nb := twoGangs(t)
+func TestKeepRules(t *testing.T) {
+	r, a, b, na, nb := newTwoGangs(t)
 	r.world.listen("198.51.100.1:80")
 	b.listen("0.0.0.0:29500")
 	cmd, out := r.child(nil, "keep", gangA, r.state, na.Gateway.String())
@@ -34,27 +34,27 @@ func TestKeep(t *testing.T) {
 			t.Log("said: " + out.String())
 		}
 	})
-	there := func() bool { return strings.Contains(r.left(), "table inet berth") }
+	there := func() bool { return strings.Contains(r.leftovers(), "table inet berth") }
 	for range 3 {
 		testutil.Must(t, r.host.in(removeRules))
-		until(t, "the rules are back", there)
+		waitUntil(t, "the rules are back", there)
 	}
 	if got := b.reach(port(nb.Address.Addr(), 29500)); got != nb.Address.Addr().String() {
 		t.Errorf("itself: %q", got)
 	}
-	if got := a.knock(port(nb.Address.Addr(), 29500)); got != closed {
+	if got := a.reachClosed(port(nb.Address.Addr(), 29500)); got != closed {
 		t.Errorf("the other: %q", got)
 	}
 	r.host.sh("iptables-nft-restore <<'END'\n" + docker + "END\n")
-	until(t, "docker lets gangs out", func() bool { return strings.Contains(r.host.sh("iptables-nft -S DOCKER-USER"), "-o berth+") })
+	waitUntil(t, "docker lets gangs out", func() bool { return strings.Contains(r.host.sh("iptables-nft -S DOCKER-USER"), "-o berth+") })
 	if got := a.reach("198.51.100.1:80"); got != "203.0.113.2" {
 		t.Errorf("the world: %q", got)
 	}
 	r.host.sh("iptables-nft -F DOCKER-USER")
-	until(t, "docker lets gangs out again", func() bool { return strings.Contains(r.host.sh("iptables-nft -S DOCKER-USER"), "-o berth+") })
+	waitUntil(t, "docker lets gangs out again", func() bool { return strings.Contains(r.host.sh("iptables-nft -S DOCKER-USER"), "-o berth+") })
 	for range 3 { // switches every interface off
 		r.host.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.ip_forward=0")
-		until(t, "the gangs' interfaces forward again", func() bool {
+		waitUntil(t, "the gangs' interfaces forward again", func() bool {
 			return r.forwards(InterfaceName(gangA))+r.forwards(InterfaceName(gangB))+r.forwards("up0") == "111"
 		})
 	}
@@ -65,7 +65,7 @@ func TestKeep(t *testing.T) {
 	r.disconnect(gangB)
 	r.sweep()
 	time.Sleep(3 * settleTime)
-	if left := r.left(); left != "" {
+	if left := r.leftovers(); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
 }

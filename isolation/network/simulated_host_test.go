@@ -94,8 +94,8 @@ func (s *space) reach(address string) string {
 // closed is the result of reach for an address that can't be reached.
 const closed = "unreachable"
 
-// knock is reach for an address that should be closed; it returns at once if it isn't.
-func (s *space) knock(address string) string { return s.dial(address, time.Second) }
+// reachClosed is reach for an address that should be closed; it returns at once if it isn't.
+func (s *space) reachClosed(address string) string { return s.dial(address, time.Second) }
 
 func (s *space) dial(address string, patience time.Duration) (said string) {
 	_ = s.in(func() error {
@@ -193,8 +193,8 @@ func (r *rig) sweep() {
 	testutil.Must(r.t, r.host.in(func() error { return RestoreHost(context.Background(), r.state, r.files) }))
 }
 
-// left returns what a gang's network has changed on the host.
-func (r *rig) left() string {
+// leftovers returns what a gang's network has changed on the host.
+func (r *rig) leftovers() string {
 	r.t.Helper()
 	var b strings.Builder
 	b.WriteString(r.host.sh("ip -o link | grep -o 'berth[0-9a-f]*' ; ip -4 -o addr | grep berth; grep -H . /proc/sys/net/ipv4/conf/*/forwarding | grep ':1'; true"))

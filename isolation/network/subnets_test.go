@@ -74,7 +74,7 @@ func TestChoose(t *testing.T) {
 
 // For any taken prefixes the subnet overlaps with none of them, and ErrFull is returned only if
 // there is no such subnet.
-func TestChooseAlways(t *testing.T) {
+func TestChooseFindsFreeSubnet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		within := func(label string, widest, narrowest int) netip.Prefix {
 			bits := rapid.IntRange(widest, narrowest).Draw(t, label)
