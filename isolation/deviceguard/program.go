@@ -12,14 +12,9 @@ import (
 // on level 1. Processes may live at any depth below it.
 const maxLevel = 16
 
-// anyMinor in a key of the map of devices means every minor that has no key of its own.
-const anyMinor = ^uint32(0)
-
-// The structures that Go and the program share. All are in the machine's byte order and without
+// The structures, beside [Number], that Go and the program share. All are in the machine's byte order and without
 // padding.
 type (
-	// number is the key of the map of devices.
-	number struct{ Major, Minor uint32 }
 	// grant is the key of the map of grants: this device can be opened in this cgroup.
 	grant struct {
 		Cgroup       uint64
@@ -51,7 +46,7 @@ const (
 
 // Places on the program's stack, below its frame pointer.
 const (
-	stackNumber    = -8  // number
+	stackNumber    = -8  // Number
 	stackCgroup    = -16 // key of the map of cgroups
 	stackGrant     = -32 // grant
 	stackNamespace = -40 // struct bpf_pidns_info
@@ -122,16 +117,16 @@ func newInstructions(m maps, namespaces bool) asm.Instructions {
 	)
 	for level := int32(maxLevel); level >= 1; level-- {
 		p = append(p,
-			asm.Mov.Imm(asm.R1, level).WithSymbol(levelLabel(level)),
+			asm.Mov.Imm(asm.R1, level).WithSymbol(labelOfLevel(level)),
 			asm.FnGetCurrentAncestorCgroupId.Call(),
-			asm.JEq.Imm(asm.R0, 0, levelLabel(level-1)),
+			asm.JEq.Imm(asm.R0, 0, labelOfLevel(level-1)),
 			asm.Mov.Reg(cgroup, asm.R0),
 			asm.StoreMem(asm.RFP, stackCgroup, cgroup, asm.DWord),
 		)
 		p = append(p, lookup(m.Cgroups, stackCgroup)...)
 		p = append(p, asm.JNE.Imm(asm.R0, 0, "entry"))
 	}
-	p = append(p, asm.StoreImm(asm.RFP, stackIndex, 0, asm.Word).WithSymbol(levelLabel(0)))
+	p = append(p, asm.StoreImm(asm.RFP, stackIndex, 0, asm.Word).WithSymbol(labelOfLevel(0)))
 	p = append(p, lookup(m.Settings, stackIndex)...)
 	p = append(p,
 		asm.JEq.Imm(asm.R0, 0, "deny"),
@@ -174,5 +169,5 @@ func newInstructions(m maps, namespaces bool) asm.Instructions {
 	)
 }
 
-// levelLabel is where the program asks for the ancestor on this level; level 0 is past the last.
-func levelLabel(level int32) string { return fmt.Sprint("level ", level) }
+// labelOfLevel is where the program asks for the ancestor on this level; level 0 is past the last.
+func labelOfLevel(level int32) string { return fmt.Sprint("level ", level) }
