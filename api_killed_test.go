@@ -21,7 +21,7 @@ import (
 // TestKilledJobRunner: the container of a job runner that was killed keeps its GPUs,
 // and its end gives them back, though nobody is there to do so.
 func TestKilledJobRunner(t *testing.T) {
-	needs(t, "cc", "runc", "crun", "busybox")
+	testutil.NeedRoot(t, "cc", "runc", "crun", "busybox")
 	bin := buildBerth(t)
 	for _, p := range testutil.Pairs(t) {
 		t.Run(p.Cgroup+" "+p.Runtime, func(t *testing.T) {

@@ -192,7 +192,7 @@ func greedy(ctx context.Context, node *berth.Node) (string, error) {
 // TestJobRunner: a program that knows package berth alone runs a container that
 // opens its own GPUs and nobody else's, and gives them back.
 func TestJobRunner(t *testing.T) {
-	needs(t, "cc", "runc", "crun", "busybox")
+	testutil.NeedRoot(t, "cc", "runc", "crun", "busybox")
 	bin := buildBerth(t)
 	for _, p := range testutil.Pairs(t) {
 		t.Run(p.Cgroup+" "+p.Runtime, func(t *testing.T) {
@@ -231,27 +231,6 @@ func watch(t *testing.T) {
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // an editor's file, gone by now
 		t.Fatal(err)
-	}
-}
-
-// needs skips on a machine that can't run the test, unless it was asked for.
-func needs(t *testing.T, programs ...string) {
-	t.Helper()
-	var missing []string
-	if os.Geteuid() != 0 {
-		missing = append(missing, "root")
-	}
-	for _, name := range programs {
-		if _, err := exec.LookPath(name); err != nil {
-			missing = append(missing, name)
-		}
-	}
-	switch {
-	case len(missing) == 0:
-	case os.Getenv("BERTH_TEST_ROOT") == "1":
-		t.Fatalf("needs %v", missing)
-	default:
-		t.Skipf("needs %v", missing)
 	}
 }
 

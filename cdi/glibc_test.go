@@ -19,37 +19,8 @@ import (
 	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
-
-// needs skips a test without root or programs; where skips are forbidden it fails.
-func needs(t *testing.T, programs ...string) {
-	t.Helper()
-	missing := ""
-	if os.Geteuid() != 0 {
-		missing = "root"
-	}
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
-			missing = p
-		}
-	}
-	switch {
-	case missing == "":
-	case os.Getenv("BERTH_TEST_ROOT") == "1":
-		t.Fatal("needs " + missing)
-	default:
-		t.Skip("needs " + missing)
-	}
-}
-
-// privateMounts gives the rest of the test a mount namespace of its own. The thread is never
-// unlocked, so it ends with the test's goroutine.
-func privateMounts(t *testing.T) {
-	t.Helper()
-	runtime.LockOSThread()
-	must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
-	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-}
 
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
@@ -157,10 +128,10 @@ func prepareWith(t *testing.T, root string, spec *specs.Spec, dir driver.Dir, st
 // TestLoaderFindsDriver asks glibc itself, in a root with and without a cache, and
 // again after the image ran its own ldconfig.
 func TestLoaderFindsDriver(t *testing.T) {
-	needs(t, "cc", "ldd")
+	testutil.NeedRoot(t, "cc", "ldd")
 	for _, withCache := range []bool{true, false} {
 		t.Run(map[bool]string{true: "with a cache", false: "without"}[withCache], func(t *testing.T) {
-			privateMounts(t)
+			testutil.PrivateMounts(t)
 			root, dir := t.TempDir(), realDriver(t)
 			glibcRoot(t, root)
 			want := "driver\ndriver\ndriver\n"
@@ -204,8 +175,8 @@ func makeReadOnly(t *testing.T, root string, fill func(t *testing.T, root string
 }
 
 func TestReadOnlyRoot(t *testing.T) {
-	needs(t, "cc", "ldd")
-	privateMounts(t)
+	testutil.NeedRoot(t, "cc", "ldd")
+	testutil.PrivateMounts(t)
 	root, dir, state := t.TempDir(), realDriver(t), t.TempDir()
 	makeReadOnly(t, root, func(t *testing.T, root string) {
 		glibcRoot(t, root)
@@ -237,8 +208,8 @@ func TestReadOnlyRoot(t *testing.T) {
 }
 
 func TestReadOnlyRootWithoutPlaces(t *testing.T) {
-	needs(t)
-	privateMounts(t)
+	testutil.NeedRoot(t)
+	testutil.PrivateMounts(t)
 	root := t.TempDir()
 	makeReadOnly(t, root, func(t *testing.T, root string) {
 		write(t, filepath.Join(root, machineOf(runtime.GOARCH).loaders[0]), "")
@@ -259,8 +230,8 @@ func TestReadOnlyRootWithoutPlaces(t *testing.T) {
 }
 
 func TestReadOnlyEtc(t *testing.T) {
-	needs(t)
-	privateMounts(t)
+	testutil.NeedRoot(t)
+	testutil.PrivateMounts(t)
 	root, state := t.TempDir(), t.TempDir()
 	debianRoot(t, root)
 	etc := filepath.Join(root, "etc")

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -32,15 +33,10 @@ type eviction struct {
 
 func newEviction(t *testing.T) *eviction {
 	t.Helper()
+	testutil.NeedRoot(t)
 	tree, err := cgroup.Detect("")
-	if err == nil && os.Geteuid() != 0 {
-		err = errors.New("needs root")
-	}
 	if err != nil {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		testutil.SkipOrFail(t, err.Error())
 	}
 	dir := t.TempDir()
 	g := Guard{Ledger: ledger.Open(ledger.Options{Dir: dir + "/run", Events: dir + "/log"}), Cgroups: tree}

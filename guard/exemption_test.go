@@ -9,6 +9,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 func TestExempt(t *testing.T) {
@@ -43,7 +45,7 @@ func TestExempt(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			g := Guard{Exemptions: Exemptions{Namespaces: []string{"monitoring"}}}
 			if tt.content != "" {
-				needsRoot(t)
+				testutil.NeedRoot(t)
 				g.Exemptions.KeyFile = filepath.Join(t.TempDir(), "key")
 				if err := os.WriteFile(g.Exemptions.KeyFile, []byte(tt.content), tt.mode); err != nil {
 					t.Fatal(err)
@@ -61,20 +63,9 @@ func TestExempt(t *testing.T) {
 	}
 }
 
-func needsRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root")
-}
-
 // A key counts only in a file that only root can have written or read.
 func TestExemptKeyBelongsToRoot(t *testing.T) {
-	needsRoot(t)
+	testutil.NeedRoot(t)
 	const secret = "0123456789abcdef0123"
 	for _, tt := range []struct {
 		name string

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -54,61 +53,20 @@ func probe(numbers []string) {
 	}
 }
 
-// need skips the test without root or a program; where skips are forbidden it fails.
-func need(t *testing.T, programs ...string) {
-	t.Helper()
-	missing := ""
-	if os.Geteuid() != 0 {
-		missing = "root"
-	}
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
-			missing = p
-		}
-	}
-	switch {
-	case missing == "":
-	case os.Getenv("BERTH_TEST_ROOT") == "1":
-		t.Fatal("needs " + missing)
-	default:
-		t.Skip("needs " + missing)
-	}
-}
-
 // TestRuntimesHoldDeviceRules runs containers with hostile specs. No driver has the numbers:
 // opening gives ENXIO where the rules allow it and EPERM where they don't.
 func TestRuntimesHoldDeviceRules(t *testing.T) {
 	for _, tt := range []struct{ runtime, cgroup string }{{"runc", "v1"}, {"runc", "v2"}, {"crun", "v1"}, {"crun", "v2"}} {
 		for name, rules := range hostileRules() {
 			t.Run(tt.runtime+" "+tt.cgroup+" "+name, func(t *testing.T) {
-				need(t, tt.runtime)
+				testutil.NeedRoot(t, tt.runtime)
 				if tt.runtime == "crun" && tt.cgroup == "v2" && !canRaiseLimits(t) {
 					t.Skip("crun raises RLIMIT_MEMLOCK to load a device program, and root may not do that here")
 				}
-				only(t, tt.cgroup)
+				testutil.OnlyCgroup(t, tt.cgroup)
 				checkRules(t, tt.runtime, rules)
 			})
 		}
-	}
-}
-
-// only gives the rest of this test's goroutine a mount namespace with one version
-// of cgroups. The thread is never unlocked, and ends with the test.
-func only(t *testing.T, version string) {
-	t.Helper()
-	runtime.LockOSThread()
-	testutil.Must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
-	testutil.Must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	if version == "v2" {
-		testutil.Must(t, unix.Mount("none", "/sys/fs/cgroup", "cgroup2", 0, ""))
-		return
-	}
-	if _, err := os.Stat("/sys/fs/cgroup/devices/devices.allow"); err != nil {
-		t.Skip("the kernel's device controller of cgroup v1 isn't mounted here")
-	}
-	// crun refuses hosts with both.
-	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) {
-		testutil.Must(t, err)
 	}
 }
 

@@ -463,8 +463,5 @@ func needRoot(t *testing.T) {
 
 func missing(t *testing.T, what string) {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("root tests were asked for, but: " + what)
-	}
-	t.Skip("needs root and the tools: " + what)
+	testutil.SkipOrFail(t, "needs root and the tools: "+what)
 }

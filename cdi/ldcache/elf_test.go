@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 func TestReadLibrary(t *testing.T) {
@@ -73,7 +75,7 @@ func TestReadLibrary(t *testing.T) {
 func TestReadLibrariesOfThisMachine(t *testing.T) {
 	data, err := os.ReadFile("/etc/ld.so.cache")
 	if err != nil {
-		need(t, "/etc/ld.so.cache")
+		testutil.SkipOrFail(t, "needs /etc/ld.so.cache")
 	}
 	seen := 0
 	for _, e := range parse(t, data).Entries {

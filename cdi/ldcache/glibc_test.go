@@ -13,18 +13,11 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // The tests here compare the package with glibc itself: its ldconfig and its loader.
-
-// need skips the test where something is missing; where skips are forbidden it fails.
-func need(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("needs " + what)
-	}
-	t.Skip("needs " + what)
-}
 
 func program(t *testing.T, name string) string {
 	t.Helper()
@@ -34,7 +27,7 @@ func program(t *testing.T, name string) string {
 			return path
 		}
 	}
-	need(t, name)
+	testutil.SkipOrFail(t, "needs "+name)
 	return ""
 }
 
@@ -89,7 +82,7 @@ func parse(t *testing.T, data []byte) Cache {
 func TestThisMachine(t *testing.T) {
 	data, err := os.ReadFile("/etc/ld.so.cache")
 	if errors.Is(err, os.ErrNotExist) {
-		need(t, "/etc/ld.so.cache")
+		testutil.SkipOrFail(t, "needs /etc/ld.so.cache")
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -208,9 +201,7 @@ func TestLdconfigReads(t *testing.T) {
 // text.
 func root(t *testing.T) string {
 	t.Helper()
-	if os.Getuid() != 0 {
-		need(t, "root")
-	}
+	testutil.NeedRoot(t)
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "main.c"), []byte(`
 #include <dlfcn.h>

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // These tests run the program on a host of their own: a mount namespace whose /etc, /run
@@ -23,12 +24,7 @@ const searchPath = "PATH=/run/bin"
 // noConfig for a host that has none.
 func newHost(t *testing.T, config string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
+	testutil.NeedRoot(t)
 	runtime.LockOSThread() // and never unlocked: the thread ends with the test
 	check(t, unix.Unshare(unix.CLONE_NEWNS))
 	check(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/nvml"
 	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
@@ -94,12 +95,7 @@ func source(j job) nvml.Source {
 // runJob does a job in a new node.
 func runJob(t *testing.T, j job) result {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root: simulated node")
-	}
+	testutil.NeedRoot(t)
 	text, err := json.Marshal(j)
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 func TestWrite(t *testing.T) {
@@ -87,12 +89,7 @@ func put(t *testing.T, path, text string) {
 }
 
 func TestOwner(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
+	testutil.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "file")
 	put(t, path, "old")
 	if err := Write(path, []byte("new"), 0o640, Options{Owner: &Owner{UID: 12, GID: 34}}); err != nil {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // TestMain also is the process that holds a lock.
@@ -209,12 +210,7 @@ func TestBreak(t *testing.T) {
 
 // TestFrozenHolder: on version 1 a frozen process is ended only where it isn't frozen.
 func TestFrozenHolder(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
+	testutil.NeedRoot(t)
 	for name, tree := range map[string]struct{ mount, file, freeze, thaw string }{
 		"v1": {freezer, "freezer.state", "FROZEN", "THAWED"},
 		"v2": {"/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"},

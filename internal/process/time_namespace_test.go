@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // TestTimeNamespace: a process has the same start in every time namespace.
@@ -15,12 +17,7 @@ func TestTimeNamespace(t *testing.T) {
 		fmt.Printf("start %d %v\n", start, err)
 		return
 	}
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
+	testutil.NeedRoot(t)
 	start, err := Start("/proc", os.Getpid())
 	if err != nil {
 		t.Fatal(err)

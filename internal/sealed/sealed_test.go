@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // binaryCopy is a program of the test's own.
@@ -29,12 +31,7 @@ func binaryCopy(t *testing.T) string {
 
 func open(t *testing.T, path string) *os.File {
 	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("root tests were asked for, but this isn't root")
-		}
-		t.Skip("needs root")
-	}
+	testutil.NeedRoot(t)
 	f, err := Open(path)
 	if err != nil {
 		t.Fatal(err)

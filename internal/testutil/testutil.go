@@ -3,12 +3,17 @@
 package testutil
 
 import (
+	"errors"
 	"hash/fnv"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Must ends the test on an error.
@@ -19,17 +24,53 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// NeedRoot skips the test if this process isn't root's. With BERTH_TEST_ROOT=1 the test
-// fails instead.
-func NeedRoot(t testing.TB) {
+// NeedRoot skips the test, as [SkipOrFail] does, unless this process is root's and the programs are
+// in PATH.
+func NeedRoot(t testing.TB, programs ...string) {
 	t.Helper()
-	if os.Geteuid() == 0 {
+	if os.Geteuid() != 0 {
+		SkipOrFail(t, "needs root")
+	}
+	for _, name := range programs {
+		if _, err := exec.LookPath(name); err != nil {
+			SkipOrFail(t, "needs "+name)
+		}
+	}
+}
+
+// SkipOrFail skips the test for a reason. With BERTH_TEST_ROOT=1 the test fails instead.
+func SkipOrFail(t testing.TB, reason string) {
+	t.Helper()
+	if os.Getenv("BERTH_TEST_ROOT") == "1" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+}
+
+// PrivateMounts gives the rest of the test a mount namespace of its own. The thread is never
+// unlocked, so the namespace ends with the test's goroutine.
+func PrivateMounts(t testing.TB) {
+	t.Helper()
+	runtime.LockOSThread()
+	Must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
+	Must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+}
+
+// OnlyCgroup is [PrivateMounts] with one version of cgroups, "v1" or "v2".
+func OnlyCgroup(t testing.TB, version string) {
+	t.Helper()
+	PrivateMounts(t)
+	if version == "v2" {
+		Must(t, unix.Mount("none", "/sys/fs/cgroup", "cgroup2", 0, ""))
 		return
 	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("needs root")
+	if _, err := os.Stat("/sys/fs/cgroup/devices/devices.allow"); err != nil {
+		t.Skip("the kernel's device controller of cgroup v1 isn't mounted here")
 	}
-	t.Skip("needs root")
+	// crun refuses hosts with both.
+	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) {
+		Must(t, err)
+	}
 }
 
 // Pair is a runtime and a version of cgroups.

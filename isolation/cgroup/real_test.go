@@ -21,12 +21,10 @@ import (
 
 // eachVersion runs the test in a real tree of each version that the machine has.
 func eachVersion(t *testing.T, test func(t *testing.T, h Hierarchy, path string)) {
-	if os.Geteuid() != 0 {
-		missing(t, "needs root")
-	}
+	testutil.NeedRoot(t)
 	first, err := Detect("")
 	if err != nil {
-		missing(t, err.Error())
+		testutil.SkipOrFail(t, err.Error())
 	}
 	trees := []Hierarchy{first}
 	if first.Hybrid {
@@ -53,14 +51,6 @@ func eachVersion(t *testing.T, test func(t *testing.T, h Hierarchy, path string)
 			test(t, h, path)
 		})
 	}
-}
-
-func missing(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal(what)
-	}
-	t.Skip(what)
 }
 
 // start runs a shell in the cgroup, which it joins itself before the command.

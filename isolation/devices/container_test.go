@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -26,38 +25,13 @@ func eachRuntime(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, runti
 	for _, version := range []string{"v1", "v2"} {
 		for _, name := range []string{"runc", "crun"} {
 			t.Run(version+" "+name, func(t *testing.T) {
-				if os.Geteuid() != 0 {
-					missing(t, "needs root")
-				}
-				if _, err := exec.LookPath(name); err != nil {
-					missing(t, "needs "+name)
-				}
-				only(t, version)
+				testutil.NeedRoot(t, name)
+				testutil.OnlyCgroup(t, version)
 				h, err := cgroup.Detect("")
 				testutil.Must(t, err)
 				test(t, h, name)
 			})
 		}
-	}
-}
-
-// only gives the rest of this test's goroutine a mount namespace with one version
-// of cgroups. The thread is never unlocked, and ends with the test.
-func only(t *testing.T, version string) {
-	t.Helper()
-	runtime.LockOSThread()
-	testutil.Must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
-	testutil.Must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	if version == "v2" {
-		testutil.Must(t, unix.Mount("none", "/sys/fs/cgroup", "cgroup2", 0, ""))
-		return
-	}
-	if _, err := os.Stat("/sys/fs/cgroup/devices/devices.allow"); err != nil {
-		t.Skip("the kernel's device controller of cgroup v1 isn't mounted here")
-	}
-	// crun refuses hosts with both.
-	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) {
-		testutil.Must(t, err)
 	}
 }
 
@@ -144,7 +118,7 @@ func crunEnvironment(t *testing.T) []string {
 	}
 	lib := filepath.Join(t.TempDir(), "memlock.so")
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", lib, "../../test/simnode/sim/stub/memlock.c").CombinedOutput(); err != nil {
-		missing(t, fmt.Sprintf("compile what lets crun load device programs: %v: %s", err, out))
+		testutil.SkipOrFail(t, fmt.Sprintf("compile what lets crun load device programs: %v: %s", err, out))
 	}
 	return []string{"LD_PRELOAD=" + lib}
 }

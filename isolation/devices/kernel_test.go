@@ -118,23 +118,13 @@ func detachFrom(fd int) error {
 	return loaded{}.detachOthers(fd, ids)
 }
 
-func missing(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal(what)
-	}
-	t.Skip(what)
-}
-
 // trees returns one tree of each version that the machine has.
 func trees(t *testing.T) []cgroup.Hierarchy {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		missing(t, "needs root")
-	}
+	testutil.NeedRoot(t)
 	first, err := cgroup.Detect("")
 	if err != nil {
-		missing(t, err.Error())
+		testutil.SkipOrFail(t, err.Error())
 	}
 	all := []cgroup.Hierarchy{first}
 	if first.Hybrid {

@@ -133,9 +133,7 @@ func TestOuterSlice(t *testing.T) {
 	h := systemdTree(t)
 	for _, name := range []string{"runc", "crun"} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := exec.LookPath(name); err != nil {
-				missing(t, "needs "+name)
-			}
+			testutil.NeedRoot(t, name)
 			m := machine{h: h, top: newOuterPath(t, h), name: name}
 			testutil.Must(t, h.Create(m.top))
 			var init int

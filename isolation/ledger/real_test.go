@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -21,15 +22,10 @@ import (
 
 func realCgroup(t *testing.T) (cgroup.Hierarchy, string) {
 	t.Helper()
+	testutil.NeedRoot(t)
 	tree, err := cgroup.Detect("")
-	if err == nil && os.Geteuid() != 0 {
-		err = errors.New("needs root")
-	}
 	if err != nil {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		testutil.SkipOrFail(t, err.Error())
 	}
 	path := fmt.Sprintf("/berth-ledger-test-%d", os.Getpid())
 	t.Cleanup(func() {

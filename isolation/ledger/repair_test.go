@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // damages are the ways in which a ledger can become unusable.
@@ -84,12 +85,7 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 
 func chown(t *testing.T, path string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
+	testutil.NeedRoot(t)
 	if err := os.Chown(path, 12345, 12345); err != nil {
 		t.Fatal(err)
 	}

@@ -9,17 +9,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // program is a copy of cat by that name.
 func program(t *testing.T, name string) string {
 	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("root tests were asked for, but this isn't root")
-		}
-		t.Skip("needs root")
-	}
+	testutil.NeedRoot(t)
 	data, err := os.ReadFile("/bin/cat")
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // make1 makes the directory of a task.
@@ -222,12 +224,7 @@ func TestRemoveOrder(t *testing.T) {
 
 // What is mounted as a task's root is never emptied.
 func TestRemoveMounted(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("root tests were asked for, but this isn't root")
-		}
-		t.Skip("needs root")
-	}
+	testutil.NeedRoot(t)
 	s := Store{Data: t.TempDir(), State: t.TempDir()}
 	image := t.TempDir() // on the same file system
 	if err := os.WriteFile(filepath.Join(image, "precious"), nil, 0o600); err != nil {

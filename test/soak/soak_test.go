@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // The test's own program plays the workers and containers.
@@ -16,12 +18,7 @@ func TestMain(m *testing.M) {
 
 // TestSoak is the soak for some seconds: make soak runs a million operations.
 func TestSoak(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
+	testutil.NeedRoot(t)
 	ops := 15_000
 	if testing.Short() {
 		ops = 2_000

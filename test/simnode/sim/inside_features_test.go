@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // testFeatures looks for what goes with GPUs: nodes of features, links of graphics
@@ -147,7 +149,7 @@ func testProc(t *testing.T, n Node, p Profile) {
 
 // The sockets are listened on as long as the node's first process lives, and no longer.
 func TestServicesEnd(t *testing.T) {
-	needs(t, "cc")
+	testutil.NeedRoot(t, "cc")
 	cmd, _ := start(t, "dgx-h100")
 	// A path of the node that outlives it.
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/root/run/nvidia-fabricmanager/socket", cmd.Process.Pid), unix.O_PATH|unix.O_CLOEXEC, 0)

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // The test binary acts as the simnode command, or as tests inside a node, when
@@ -37,27 +39,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// needs skips a test on a machine that can't run it, unless it was asked for.
-func needs(t *testing.T, programs ...string) {
-	t.Helper()
-	missing := ""
-	if os.Geteuid() != 0 {
-		missing = "root"
-	}
-	for _, name := range programs {
-		if _, err := exec.LookPath(name); err != nil {
-			missing = name
-		}
-	}
-	switch {
-	case missing == "":
-	case os.Getenv("BERTH_TEST_ROOT") == "1":
-		t.Fatal("needs " + missing)
-	default:
-		t.Skip("needs " + missing)
-	}
-}
-
 func self(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := os.Executable()
@@ -77,14 +58,14 @@ func node(t *testing.T, profile, cgroup string, words ...string) *exec.Cmd {
 
 // TestProfiles runs TestInside in a node of each profile.
 func TestProfiles(t *testing.T) {
-	needs(t, "cc")
+	testutil.NeedRoot(t, "cc")
 	for _, p := range Profiles() {
 		t.Run(p.Name, func(t *testing.T) { inNewNode(t, "^TestInside$", envInside+"="+p.Name) })
 	}
 }
 
 func TestBareNode(t *testing.T) {
-	needs(t, "cc")
+	testutil.NeedRoot(t, "cc")
 	inNewNode(t, "^TestInsideBare$", envInside+"=one-gpu", envOption+"=bare")
 }
 
@@ -99,7 +80,7 @@ func inNewNode(t *testing.T, run string, env ...string) {
 }
 
 func TestExitCode(t *testing.T) {
-	needs(t, "cc")
+	testutil.NeedRoot(t, "cc")
 	err := node(t, "one-gpu", "host", "sh", "-c", "exit${IFS}7").Run()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
@@ -109,7 +90,7 @@ func TestExitCode(t *testing.T) {
 
 // A node is its first process and that one's children: kill -9 leaves nothing.
 func TestNothingLeft(t *testing.T) {
-	needs(t, "cc")
+	testutil.NeedRoot(t, "cc")
 	before := traces(t)
 	cmd, out := start(t, "dgx-a100-mig")
 	pid := strconv.Itoa(cmd.Process.Pid)
@@ -185,7 +166,7 @@ func traces(t *testing.T) map[string][]string {
 
 // Changes from outside are seen by what runs inside.
 func TestControlFromOutside(t *testing.T) {
-	needs(t, "cc")
+	testutil.NeedRoot(t, "cc")
 	cmd, _ := start(t, "dgx-a100-mig")
 	pid := strconv.Itoa(cmd.Process.Pid)
 	root := filepath.Join("/proc", pid, "root")

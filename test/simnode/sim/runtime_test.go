@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // Both runtimes start containers on both kinds of cgroups, and the difference
 // between a node that a container may open and one that it may not is seen.
 func TestRuntimes(t *testing.T) {
-	needs(t, "cc", "runc", "crun", "busybox")
+	testutil.NeedRoot(t, "cc", "runc", "crun", "busybox")
 	for _, cgroup := range []string{"v1", "v2"} {
 		for _, runtime := range []string{"runc", "crun"} {
 			t.Run(cgroup+" "+runtime, func(t *testing.T) {
