@@ -120,8 +120,8 @@ func (h Hierarchy) killOnce(path string) error {
 	return err
 }
 
-// killSome holds at most maxHeld processes at a time. Where it may open fewer files, it leaves spareFiles of them for the
-// second list.
+// killSome holds at most maxHeld processes at a time, and keeps spareFiles file descriptors for its second list of
+// processes.
 const (
 	maxHeld    = 512
 	spareFiles = 8
@@ -130,42 +130,49 @@ const (
 // killSome sends SIGKILL to the first of the processes, and returns the others. Each process is held by a pidfd before
 // the cgroup's processes are listed again, so that a reused pid outside of the cgroup isn't hit.
 func (h Hierarchy) killSome(path string, pids []int) (rest []int, err error) {
-	type hold struct{ pid, fd, index int }
-	var held []hold
-	release := func(some []hold) {
-		for _, p := range some {
-			_ = unix.Close(p.fd) // a pidfd holds no data
+	var held, spare []int // pidfds
+	closeAll := func(fds []int) {
+		for _, fd := range fds {
+			_ = unix.Close(fd) // a pidfd holds no data
 		}
 	}
-	defer func() { release(held) }()
+	defer func() { closeAll(held); closeAll(spare) }()
+	for range spareFiles {
+		fd, err := unix.PidfdOpen(os.Getpid(), 0)
+		if err != nil {
+			return nil, fmt.Errorf("reserve file descriptors: %w", err)
+		}
+		spare = append(spare, fd)
+	}
+	var heldPIDs []int
 	for i, pid := range pids {
 		if len(held) == maxHeld {
 			rest = pids[i:]
 			break
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
-		if n := len(held) - spareFiles; errors.Is(err, unix.EMFILE) && n > 0 {
-			rest = pids[held[n].index:]
-			release(held[n:])
-			held = held[:n]
+		if errors.Is(err, unix.EMFILE) && len(held) > 0 {
+			rest = pids[i:]
 			break
 		}
 		if err == nil {
-			held = append(held, hold{pid, fd, i})
+			held, heldPIDs = append(held, fd), append(heldPIDs, pid)
 		} else if !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EINVAL) {
 			return nil, fmt.Errorf("hold process %d: %w", pid, err)
 		}
 	}
+	closeAll(spare)
+	spare = nil
 	still, err := h.PIDs(path)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range held {
-		if _, ok := slices.BinarySearch(still, p.pid); !ok { // the list is sorted
+	for i, pid := range heldPIDs {
+		if _, ok := slices.BinarySearch(still, pid); !ok { // the list is sorted
 			continue
 		}
-		if err := unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return nil, fmt.Errorf("signal process %d: %w", p.pid, err)
+		if err := unix.PidfdSendSignal(held[i], unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return nil, fmt.Errorf("signal process %d: %w", pid, err)
 		}
 	}
 	return rest, nil

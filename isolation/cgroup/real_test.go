@@ -163,38 +163,46 @@ func TestKill(t *testing.T) {
 }
 
 // TestKillMany: a cgroup of more processes than this one can have files open is killed, also without cgroup.kill (Linux
-// 5.14, version 2).
+// 5.14, version 2). So is one of as many processes as this one can still open files.
 func TestKillMany(t *testing.T) {
-	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
-		var limit unix.Rlimit
-		testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-		few := limit
-		few.Cur = 64
-		cmd := start(t, h, path, "for i in $(seq 200); do sleep 1000 & done; exec sleep 1000")
-		for pids := []int(nil); len(pids) < 201; {
-			var err error
-			pids, err = h.PIDs(path)
-			testutil.Must(t, err)
-		}
-		testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
-		t.Cleanup(func() { testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) })
-		testutil.Must(t, h.killOnce(path))
-		testutil.Must(t, h.Kill(t.Context(), path))
-		_ = cmd.Wait() // killed
-		wantPopulated(t, h, path, false)
-	})
+	const processes = 201
+	for name, free := range map[string]int{"few files": 50, "a file for each process": processes} {
+		t.Run(name, func(t *testing.T) {
+			eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
+				cmd := start(t, h, path, "for i in $(seq 200); do sleep 1000 & done; exec sleep 1000")
+				for pids := []int(nil); len(pids) < processes; {
+					var err error
+					pids, err = h.PIDs(path)
+					testutil.Must(t, err)
+				}
+				limitFiles(t, free)
+				testutil.Must(t, h.killOnce(path))
+				testutil.Must(t, h.Kill(t.Context(), path))
+				_ = cmd.Wait() // killed
+				wantPopulated(t, h, path, false)
+			})
+		})
+	}
+}
+
+// limitFiles lets this process open so many more files until the test ends.
+func limitFiles(t *testing.T, free int) {
+	t.Helper()
+	var limit unix.Rlimit
+	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	files, err := os.ReadDir("/proc/self/fd")
+	testutil.Must(t, err)
+	few := limit
+	few.Cur = uint64(len(files) - 1 + free) // one is the directory itself
+	testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
+	t.Cleanup(func() { testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) })
 }
 
 // TestDeepTree: a tree with paths that are too long for the kernel is listed, killed and removed,
 // with fewer open files than it has levels.
 func TestDeepTree(t *testing.T) {
 	eachVersion(t, func(t *testing.T, h Hierarchy, path string) {
-		var limit unix.Rlimit
-		testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-		few := limit
-		few.Cur = 64
-		testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
-		t.Cleanup(func() { testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) })
+		limitFiles(t, 50)
 		cmd := start(t, h, path, "exec sleep 1000")
 		moveDeep(t, h, path, cmd.Process.Pid)
 
