@@ -1,9 +1,8 @@
-// Command audit reads the output of `go test -json` and says what people and CI
-// need of it: a line for each package, the output of what failed, and the count.
+// Command audit reads the output of `go test -json` and prints a summary: a line for each package,
+// the output of failed tests, and the counts.
 //
-// A skipped test proves nothing, so each one that is skipped has to stand in
-// skips.txt with its reason; any other skip fails the run. So does a run in which
-// no test ran.
+// A skipped test proves nothing, so each skipped test has to be listed in skips.txt with its
+// reason; any other skip fails the run. So does a run in which no test ran.
 package main
 
 import (
@@ -33,7 +32,7 @@ type event struct {
 	ImportPath string
 }
 
-// tally is what has been seen so far.
+// tally counts the results.
 type tally struct {
 	passed, failed int
 	skipped        []string
@@ -102,7 +101,7 @@ func (t *tally) add(e event, w io.Writer) {
 	}
 }
 
-// reason finds what the test said when it skipped itself.
+// reason returns the message with which a test skipped itself.
 func reason(output []string) string {
 	for _, line := range output {
 		if s := strings.TrimSpace(line); s != "" && !strings.HasPrefix(s, "===") && !strings.HasPrefix(s, "---") {
@@ -112,7 +111,7 @@ func reason(output []string) string {
 	return "no reason given"
 }
 
-// expectations are the skips that were foreseen: "package test" patterns.
+// expectations are the expected skips: "package test" patterns.
 type expectations []string
 
 // allowed reads the list of expected skips: package and test, in which * stands
@@ -128,7 +127,7 @@ func allowed(list string) expectations {
 	return all
 }
 
-// allow says whether a skip was foreseen. The slashes of subtests are no borders.
+// allow reports whether a skip is expected. A * also matches the slashes of subtests.
 func (e expectations) allow(name string) bool {
 	flat := strings.NewReplacer("/", ".")
 	return slices.ContainsFunc(e, func(pattern string) bool {

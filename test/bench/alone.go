@@ -4,7 +4,7 @@ import "context"
 
 const aboutAlone = "`berth-runtime create` in front of a runtime that does nothing (`true`): berth's own part, without what a real runtime takes for the larger spec."
 
-// alone measures the wrapper without a runtime behind it.
+// alone measures the wrapper with a runtime that does nothing.
 func (b *bench) alone(ctx context.Context) (section, error) {
 	conf, err := b.config("/bin/true")
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 type way struct {
 	name, goal string
 	floor      bool     // see variant
-	runtime    []string // and the words that come before its own
+	runtime    []string // arguments before the runtime's own
 	env        []string // of the runtime
 	root       string   // "" for the common one
-	// change makes the plain spec that of the case.
+	// change turns the plain spec into that of the case.
 	change func(*specs.Spec)
-	// before, if set, is called once the bundle is written, unmeasured; after, while
-	// the container is there.
+	// before, if set, is called after the bundle was written, outside of the measured time; after
+	// is called while the container exists.
 	before func() error
 	after  func(bundle string) error
 
@@ -56,7 +56,7 @@ func annotated(request string) func(*specs.Spec) {
 	return func(s *specs.Spec) { s.Annotations = map[string]string{"berth.gpus": request} }
 }
 
-// hooked has the runtime call a program at createRuntime.
+// hooked makes the runtime call a program at createRuntime.
 func hooked(path string, args ...string) func(*specs.Spec) {
 	return func(s *specs.Spec) {
 		s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: path, Args: args}}}
@@ -80,7 +80,7 @@ func (b *bench) config(runtime string) (string, error) {
 	return path, os.WriteFile(path, fmt.Appendf(nil, "runtime = %q\nberth = %q\n", runtime, berth), 0o644)
 }
 
-// bundle writes the case's.
+// bundle writes the bundle of a case.
 func (b *bench) bundle(c way) error {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (b *bench) bundle(c way) error {
 	return writeSpec(c.dir, spec)
 }
 
-// plain is the spec that runc makes up, over the common root.
+// plain returns the spec that runc generates, with the shared root.
 func (b *bench) plain() (*specs.Spec, error) {
 	if _, err := os.Stat(filepath.Join(b.dir, "config.json")); err != nil {
 		cmd := exec.Command("runc", "spec")

@@ -10,18 +10,17 @@ import (
 	"time"
 )
 
-// variant is one way of doing the same thing.
+// variant is one way of doing what the other variants do.
 type variant struct {
 	name string
-	goal string // what design asks of it, in words
-	// floor: the variant costs what no wrapper can spare. Later ones are compared with it, too.
+	goal string // the design goal, in words
+	// floor: no wrapper can be faster than this variant. Later variants are compared with it, too.
 	floor bool
-	// run does it once and returns what the part that counts took.
+	// run does it once and returns the cost of the measured part.
 	run func(ctx context.Context) (cost, error)
 }
 
-// cost is what something took: by the clock, and of processors' time, which other
-// load on the machine changes less.
+// cost is wall-clock time and processor time; other load on the machine changes the latter less.
 type cost struct{ wall, cpu time.Duration }
 
 // result is a variant's times, each kind sorted by itself.
@@ -37,8 +36,8 @@ func at(times []time.Duration, q float64) time.Duration {
 	return times[min(len(times)-1, int(q*float64(len(times))))]
 }
 
-// interleave runs the variants by turns, so that whatever else the machine does
-// hits all of them alike. The first round warms caches and isn't counted.
+// interleave runs the variants in turn, so that other load on the machine affects all of them
+// alike. The first round warms caches and isn't counted.
 func interleave(ctx context.Context, rounds int, variants []variant) ([]result, error) {
 	results := make([]result, len(variants))
 	for i, v := range variants {
@@ -64,8 +63,8 @@ func interleave(ctx context.Context, rounds int, variants []variant) ([]result, 
 	return results, nil
 }
 
-// timed runs a command and says what it took, from call to exit. Processor time is
-// that of the command and of its children that have ended.
+// timed runs a command and returns its cost, from call to exit. Processor time includes children
+// that have ended.
 func timed(ctx context.Context, env []string, argv ...string) (cost, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
@@ -93,9 +92,9 @@ type section struct {
 	rows         [][]string
 }
 
-// compare lays results out against the first of them.
+// compare makes a table of results, each compared with the first.
 func compare(title, about string, results []result) section {
-	if len(results) == 0 { // measuring failed, and its caller says so
+	if len(results) == 0 { // the measurement failed, and the caller reports it
 		return section{}
 	}
 	s := section{title: title, about: about, rows: [][]string{{"case", "median", "p95", "CPU", "against " + results[0].name, "above the floor", "goal"}}}

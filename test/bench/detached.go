@@ -20,10 +20,10 @@ import (
 
 const aboutDetached = "What stays on the host for %d detached containers (`run -d`, a `sleep` in busybox) that live at once, without what runs in them: the proportional set size (PSS) of all processes beside the containers that are there then and weren't before, and of those that were, docker's daemons, what they have grown by. Memory of the kernel isn't in it."
 
-// manyDetached is how many there are at once.
+// manyDetached is the number of concurrent containers.
 const manyDetached = 100
 
-// keeper is a launcher that leaves something behind for each container.
+// keeper is a launcher that leaves a process behind for each container.
 type keeper struct {
 	name, goal  string
 	start, stop []string
@@ -39,7 +39,7 @@ func keepers() []keeper {
 	}
 }
 
-// detached compares the memory that watching over containers takes.
+// detached compares the memory of the processes that supervise containers.
 func detached(ctx context.Context, _ options) ([]section, error) {
 	if err := pullSmall(ctx); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (k keeper) measure(ctx context.Context) (row []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	time.Sleep(2 * time.Second) // for what starts them to end
+	time.Sleep(2 * time.Second) // time for the processes that start them to end
 	after, err := processes()
 	if err != nil {
 		return nil, err
@@ -81,8 +81,7 @@ func (k keeper) measure(ctx context.Context) (row []string, err error) {
 	return []string{k.name, stays, one, fmt.Sprintf("%.0f MB", mb(all)), fmt.Sprintf("%.0f MB", mb(grown)), k.goal}, nil
 }
 
-// since compares what was with what is: it names the new processes, and returns their
-// memory, and what the others' grew by.
+// since returns the new processes and their memory, and by how much the memory of the others grew.
 func since(before, after map[int]process) (names string, all, grown int64) {
 	counts := map[string]int{}
 	for pid, p := range after {
@@ -107,7 +106,7 @@ type process struct {
 	pss  int64
 }
 
-// processes are those of the host, and not of containers on it.
+// processes returns the processes of the host that aren't in containers.
 func processes() (map[int]process, error) {
 	own, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// step is one of the edits, brought from a spec that berth has written into another.
+// step is one kind of edit, taken from a spec that berth has written.
 type step struct {
 	name  string
 	apply func(s, full *specs.Spec)
 }
 
-// steps in the order in which they are added.
+// steps returns the steps in the order in which they are added.
 func steps() []step {
 	return []step{
 		{"device nodes", func(s, full *specs.Spec) { s.Linux.Devices = full.Linux.Devices }},
@@ -36,7 +36,7 @@ func steps() []step {
 	}
 }
 
-// mounts adds those whose destination is chosen.
+// mounts adds the mounts whose destination choose accepts.
 func mounts(chosen func(destination string) bool) func(s, full *specs.Spec) {
 	return func(s, full *specs.Spec) {
 		for _, m := range full.Mounts {
@@ -99,8 +99,8 @@ func (b *bench) editsOf(ctx context.Context, runtime string) (section, error) {
 	return stairs(runtime+": the cost of each edit", aboutEdits, results), nil
 }
 
-// rewritten is the spec as berth-runtime leaves it for a container that asks for these
-// devices and chooses these parts of the driver.
+// rewritten returns the spec that berth-runtime writes for a container with these devices and
+// driver capabilities.
 func (b *bench) rewritten(ctx context.Context, runtime, request, capabilities string) (*specs.Spec, error) {
 	conf, err := b.config(runtime)
 	if err != nil {
@@ -122,7 +122,7 @@ func (b *bench) rewritten(ctx context.Context, runtime, request, capabilities st
 	return spec, err
 }
 
-// stairs lays results out each against the one before.
+// stairs makes a table of results, each compared with the one before.
 func stairs(title, about string, results []result) section {
 	s := section{title: title, about: about, rows: [][]string{{"with", "median", "p95", "CPU", "more than the row above", "CPU more"}}}
 	for i, r := range results {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// engine is one that people start containers with.
+// engine is a container engine.
 type engine struct {
 	name    string
 	runtime string   // the plain one, which berth-runtime calls as well
-	words   []string // that run a container, up to the runtime
-	plain   string   // what stands for the runtime there
+	words   []string // arguments that run a container, up to the runtime's name
+	plain   string   // the name of the plain runtime
 	berth   string
-	goal    string // of one container with a GPU
+	goal    string // arguments for one container with a GPU
 }
 
 // The image's name, and the device that each container of a burst has.
@@ -43,13 +43,13 @@ func engines() ([]engine, error) {
 	}, err
 }
 
-// run is a container that does nothing.
+// run runs a container that does nothing.
 func (e engine) run(runtime string, options ...string) []string {
 	words := append(append(append([]string{}, e.words...), runtime), options...)
 	return append(words, engineImage, "/bin/true")
 }
 
-// engineSections compares berth-runtime with the runtime that engines have by themselves.
+// engineSections compares berth-runtime with the engines' default runtime.
 func engineSections(ctx context.Context, o options) ([]section, error) {
 	if err := imports(ctx); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func engineSections(ctx context.Context, o options) ([]section, error) {
 	return sections, each(bursts)
 }
 
-// configure has berth call a runtime.
+// configure makes berth use a runtime.
 func configure(runtime string) error {
 	berth, err := filepath.Abs("bin/berth")
 	if err != nil {
@@ -108,7 +108,7 @@ func imports(ctx context.Context) error {
 	return err
 }
 
-// cut makes slices of the GPUs, more than any burst has containers at once.
+// cut cuts the GPUs into more slices than any burst has containers at once.
 func cut(ctx context.Context) error {
 	inv, err := inventory(ctx)
 	if err != nil {
@@ -165,14 +165,14 @@ const aboutBursts = "%d containers by `%s`, so many of them on their way at any 
 // burst is how many containers a batch has.
 const burst = 50
 
-// bursts compares how many containers a second there are.
+// bursts compares the number of containers per second.
 func bursts(ctx context.Context, o options, e engine) (section, error) {
 	s := section{
 		title: e.name + ", many at once", about: fmt.Sprintf(aboutBursts, burst, e.name, slice, e.runtime),
 		rows: [][]string{{"in flight", "plain " + e.runtime, "berth-runtime, 1 slice", "ratio", "goal"}},
 	}
 	for _, flight := range []int{1, 8, 32} {
-		// Forth and back: what the machine does meanwhile hits both alike.
+		// In both orders: other load on the machine then affects both alike.
 		var took [2]time.Duration
 		order := []int{0, 1, 1, 0}
 		if o.rounds < 20 {
@@ -195,7 +195,7 @@ func bursts(ctx context.Context, o options, e engine) (section, error) {
 	return s, nil
 }
 
-// together runs a command so many times, with so many at once.
+// together runs a command count times, parallel at once.
 func together(ctx context.Context, flight, count int, words []string) (time.Duration, error) {
 	start := time.Now()
 	errs, slots := make(chan error, count), make(chan struct{}, flight)

@@ -12,10 +12,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// ranks is how many containers come up together.
+// ranks is the number of containers of a gang.
 const ranks = 8
 
-// gangs compares a gang with as many containers that a plain runtime starts at once.
+// gangs compares a gang with as many containers of a plain runtime that are started at once.
 func (b *bench) gangs(ctx context.Context) (section, error) {
 	conf, err := b.config("crun")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 
 const aboutGrowth = "`crun create` on a node of %d %s. Each further one is what a row takes beyond the first, divided by the number of devices beyond one: it would rise from row to row if the cost grew faster than the number. crun alone is the part of berth-runtime's that no berth can spare: a plain crun with the spec that berth wrote."
 
-// growth measures what a container takes by the number of its devices: whole GPUs,
-// then MIG slices. It cuts the node's GPUs into slices.
+// growth measures the time of a container's start by the number of its devices: whole GPUs, then
+// MIG slices. It cuts the node's GPUs into slices.
 func (b *bench) growth(ctx context.Context) ([]section, error) {
 	whole, err := b.grow(ctx, "GPUs", "%d", []int{1, 2, 4, 8, 16})
 	if err != nil {
@@ -68,7 +68,7 @@ func (b *bench) grow(ctx context.Context, what, request string, counts []int) ([
 	return all, nil
 }
 
-// perDevice lays results out by what each further device takes.
+// perDevice makes a table of the cost of each further device.
 func perDevice(title, about string, counts []int, results []result) section {
 	s := section{title: title, about: about, rows: [][]string{{"devices", "median", "p95", "CPU", "each further one", "CPU of it", "goal"}}}
 	for i, r := range results {

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/test/rack"
 )
 
-// hostTopic is one section or a few that are measured in a host with engines.
+// hostTopic is one or several sections that are measured in a host with engines.
 type hostTopic struct {
 	name    string
 	measure func(context.Context, options) ([]section, error)
@@ -35,8 +35,8 @@ func (o options) wantsHost() bool {
 	return slices.ContainsFunc(hostTopics(), func(t hostTopic) bool { return strings.HasPrefix(t.name, o.only) })
 }
 
-// hosted is what needs engines, measured in a host that has them. Where none can be
-// made, it says so in the place of the tables.
+// hosted measures the topics that need engines, in a host that has them. If no host can be made, a
+// note takes the place of the tables.
 func hosted(ctx context.Context, o options) ([]byte, error) {
 	if !o.wantsHost() {
 		return nil, nil

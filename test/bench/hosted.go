@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// registry is where the host's serves.
+// registry is the address of the host's registry.
 const registry = "127.0.0.1:5000"
 
 // measureHost measures inside the host.
@@ -45,7 +45,7 @@ func readyHost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The root of the host is no place for overlays, as those of servers are.
+	// Overlays can't be made on the host's root, unlike a server's.
 	for _, dir := range []string{"/var/lib/docker", "/var/lib/containers", "/var/lib/containerd"} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
@@ -64,7 +64,7 @@ func readyHost(ctx context.Context) error {
 		{"docker-registry", "serve", config},
 	}
 	for _, words := range daemons {
-		if err := exec.Command(words[0], words[1:]...).Start(); err != nil { // it ends with the host
+		if err := exec.Command(words[0], words[1:]...).Start(); err != nil { // the daemon ends with the host
 			return err
 		}
 	}

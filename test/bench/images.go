@@ -13,7 +13,7 @@ import (
 
 const aboutImages = "`create` of a container with one GPU through the wrapper, by what its image's loader cache holds. Cold: no container of the image was started since boot. Remembered: one was, and this is a new container of it. Again: the same container's root, which has the driver in its cache."
 
-// manyEntries is what a very large image has in its loader cache.
+// manyEntries is the number of entries in the loader cache of a very large image.
 const manyEntries = 5000
 
 // images compares loader caches.
@@ -50,10 +50,10 @@ func (b *bench) images(ctx context.Context) (section, error) {
 	return compare("loader caches", aboutImages, results), err
 }
 
-// memory is where berth keeps what it has merged.
+// memory is the directory in which berth stores merged caches.
 const memory = "/run/berth/ldmemo"
 
-// forget puts the memory aside, for the other cases; remember brings it back.
+// forget moves the stored caches away for the other cases; remember moves them back.
 func forget() error {
 	err := os.Rename(memory, memory+".kept")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +72,7 @@ func remember() error {
 	return os.Rename(memory+".kept", memory)
 }
 
-// fill adds libraries to the root's loader cache until there are so many.
+// fill adds entries to the root's loader cache until it has this many.
 func fill(root string, want int) (int, error) {
 	file := filepath.Join(root, "etc/ld.so.cache")
 	raw, err := os.ReadFile(file)
@@ -94,7 +94,7 @@ func fill(root string, want int) (int, error) {
 	return len(cache.Entries), os.WriteFile(file, cache.Bytes(), 0o644)
 }
 
-// resetting returns what makes the root a new container's.
+// resetting returns a function that resets the root to that of a new container.
 func resetting(root string) (func() error, error) {
 	file := filepath.Join(root, "etc/ld.so.cache")
 	image, err := os.ReadFile(file)

@@ -14,10 +14,10 @@ import (
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
-// largeImage is its name in the registry. Another recipe is another name.
+// largeImage is the image's name in the registry. A changed recipe needs another name.
 const largeImage = "large:1"
 
-// stuff is a kind of files of a layer.
+// stuff describes similar files of a layer.
 type stuff struct {
 	dir   string
 	files int
@@ -25,8 +25,8 @@ type stuff struct {
 	noise float64 // the part of the content that doesn't compress
 }
 
-// largeLayers are like those of an image to train with: a distribution, a compiler and
-// its headers, NVIDIA's libraries, Python's packages, weights, and a program.
+// largeLayers resemble the layers of a training image: a distribution, a compiler and its headers,
+// NVIDIA's libraries, Python's packages, weights, and a program.
 func largeLayers() [][]stuff {
 	const kb, mb = 1000, 1000 * 1000
 	return [][]stuff{
@@ -39,7 +39,7 @@ func largeLayers() [][]stuff {
 	}
 }
 
-// aboutLarge describes the image.
+// aboutLarge describes the image in words.
 func aboutLarge() string {
 	files, bytes := 0, int64(0)
 	for _, layer := range largeLayers() {
@@ -83,7 +83,7 @@ func archive(w io.Writer, kinds []stuff, random *rand.Rand) error {
 		content := newContent(random, s.noise)
 		for i, size := range sizes(random, s) {
 			dir := s.dir
-			if s.files > 100 { // as packages have theirs
+			if s.files > 100 { // as in packages
 				dir = fmt.Sprintf("%s/p%03d", s.dir, i/40)
 			}
 			if err := directories(t, made, dir); err != nil {
@@ -101,7 +101,7 @@ func archive(w io.Writer, kinds []stuff, random *rand.Rand) error {
 	return t.Close()
 }
 
-// directories writes those that lead to a name and aren't there.
+// directories writes the missing parent directories of a name.
 func directories(t *tar.Writer, made map[string]bool, name string) error {
 	for i := range name + "/" {
 		if i < len(name) && name[i] != '/' || made[name[:i]] {
@@ -116,7 +116,7 @@ func directories(t *tar.Writer, made map[string]bool, name string) error {
 	return nil
 }
 
-// sizes share the bytes out: most files are much smaller than the average.
+// sizes divides the bytes among the files: most files are much smaller than the average.
 func sizes(random *rand.Rand, s stuff) []int64 {
 	weights, sum := make([]float64, s.files), 0.0
 	for i := range weights {
@@ -132,7 +132,7 @@ func sizes(random *rand.Rand, s stuff) []int64 {
 	return all
 }
 
-// content is endless: words of a text, and between them what doesn't compress.
+// content is an endless reader: words of a text, and between them bytes that don't compress.
 type content struct {
 	random *rand.Rand
 	noise  float64
@@ -174,7 +174,7 @@ func (c *content) block() []byte {
 	var b strings.Builder
 	for b.Len() < size {
 		r := c.random.Float64()
-		b.WriteString(c.words[int(r*r*r*float64(len(c.words)))]) // a few are frequent
+		b.WriteString(c.words[int(r*r*r*float64(len(c.words)))]) // a few words are frequent
 	}
 	return []byte(b.String()[:size])
 }

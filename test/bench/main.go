@@ -50,12 +50,12 @@ type options struct {
 	only   string
 }
 
-// wants says whether a topic of that node's is to be measured.
+// wants reports whether a topic of that node is to be measured.
 func (o options) wants(profile string) bool {
 	return slices.ContainsFunc(topics(), func(t topic) bool { return t.profile == profile && strings.HasPrefix(t.name, o.only) })
 }
 
-// built is where the programs are that the bench needs.
+// built is the directory of the programs that the benchmark needs.
 const built = ".cache/bench"
 
 // outside enters simulated nodes with a pure cgroup v2 tree, as servers have it, one

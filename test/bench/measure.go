@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// bench is the place where the measuring happens: a root file system and bundles.
+// bench has the paths of a measurement: a root file system and bundles.
 type bench struct {
 	options
 	dir, root string
@@ -19,8 +19,7 @@ type bench struct {
 	next      int
 }
 
-// topic is one section or a few that belong together, and the simulated node that it
-// is measured on.
+// topic is one or several related sections, and the simulated node on which they are measured.
 type topic struct {
 	name, profile string
 	measure       func(*bench, context.Context) ([]section, error)
@@ -98,7 +97,7 @@ func measure(ctx context.Context, o options) error {
 	return os.WriteFile(o.write, []byte(report.String()), 0o644)
 }
 
-// ready makes what all topics need.
+// ready prepares what all topics need.
 func (b *bench) ready(ctx context.Context) error {
 	if err := unpack(ctx, "debian", b.root); err != nil {
 		return err
@@ -142,7 +141,7 @@ func (b *bench) creates(ctx context.Context) ([]section, error) {
 
 const aboutCreate = "From the call of `create` to its return; the container is deleted outside of the measurement. CPU is the processor time of all processes meanwhile, but for the container's own. The second row is a program that does nothing but become the runtime: so much of what berth-runtime adds is the start of a process in Go, whatever it does, and that is the floor. A hook that does nothing is the same for berth-hook, which the plain runtime calls at createRuntime."
 
-// create has the goal of a container with one GPU.
+// create returns the case of a container with one GPU, with its design goal.
 func (b *bench) create(ctx context.Context, runtime, goal string) (section, error) {
 	conf, err := b.config(runtime)
 	if err != nil {

@@ -83,7 +83,7 @@ func inventory(ctx context.Context) (gpu.Inventory, error) {
 	return inv, json.Unmarshal(out, &inv)
 }
 
-// twice is a node of two such boards, without NVLink between them.
+// twice returns a node with two such boards, without NVLink between them.
 func twice(inv gpu.Inventory) gpu.Inventory {
 	n := len(inv.GPUs)
 	big := gpu.Inventory{Driver: inv.Driver, GPUs: append([]gpu.GPU{}, inv.GPUs...), Links: append([]gpu.Link{}, inv.Links...)}

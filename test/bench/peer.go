@@ -14,7 +14,7 @@ import (
 
 const aboutPeer = "`create` through %s, in the same run as berth-runtime, both with runc below. It is asked for GPUs by the environment (%s, and all). The last row is what each adds to plain runc for one GPU."
 
-// nvidiaRuntime is the peer where PEER_RUNTIME names no other.
+// nvidiaRuntime is the default peer.
 const nvidiaRuntime = "nvidia-container-runtime"
 
 // peer measures another OCI runtime that gives containers GPUs: the one that

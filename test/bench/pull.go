@@ -10,7 +10,7 @@ import (
 
 const aboutPull = "%s, from a registry on this machine's loopback to a root file system: by skopeo into an OCI layout that umoci unpacks, and by berth into an empty store; %d rounds. %s berth compares each layer with its digests, compressed and unpacked. umoci's unpack also writes a list of all files with their digests, which its raw unpack doesn't. The registry's share of the processors is in the times of all, but not in CPU. In a host of Debian's packages: %s, %s."
 
-// place is where images are unpacked to.
+// place is a file system to which images are unpacked.
 type place struct {
 	name, dir, about string
 	raw              bool // whether umoci's raw unpack is measured too
@@ -23,8 +23,8 @@ func places() []place {
 	}
 }
 
-// pulls compares ways of getting a large image ready. They take seconds, so they are
-// done less often than others.
+// pulls compares ways of pulling and unpacking a large image. They take seconds, so they are
+// repeated less often.
 func pulls(ctx context.Context, o options) ([]section, error) {
 	if err := pushLarge(ctx); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (p place) measure(ctx context.Context, rounds int) (results []result, err e
 	return interleave(ctx, rounds, p.ways(dir))
 }
 
-// ways are those of getting the image, below a directory.
+// ways returns the ways of pulling the image to a directory.
 func (p place) ways(dir string) []variant {
 	const image = registry + "/" + largeImage
 	layout := dir + "/work/layout:it"
@@ -83,7 +83,7 @@ func fresh(ctx context.Context, dir string, steps [][]string) (total cost, err e
 		return cost{}, err
 	}
 	defer func() {
-		// Nobody shall pay for what others leave to be written.
+		// Flush, so that no measurement pays for the writes of another one.
 		err = errors.Join(err, os.RemoveAll(dir))
 		_, e := timed(ctx, nil, "sync", "-f", filepath.Dir(dir))
 		err = errors.Join(err, e)

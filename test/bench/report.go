@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// heading says on what and when, for the file of results.
+// heading returns the machine and the date for the file of results.
 func heading(rounds int) string {
 	return fmt.Sprintf("# Benchmarks\n\nMade by `make bench` on %s: %d rounds, cases interleaved, medians.\n\n", time.Now().UTC().Format(time.DateOnly), rounds) +
 		fmt.Sprintf("Machine: %s, %d CPUs, Linux %s, %s, %s. The GPUs are simulated (a DGX of eight, and sixteen where it says so; cgroup v2); containers, walls and ledger are real.\n",

@@ -12,12 +12,13 @@ import (
 	"github.com/berth-gpu/berth/test/rack"
 )
 
-// smallImage is one static program, in the registry and pulled by all that know images.
+// smallImage has one static program; it is in the registry, and all rivals with images have pulled
+// it.
 const smallImage = registry + "/busybox:latest"
 
 const aboutRivals = "From the call to the exit of `/bin/true` in the same small root file system (busybox), all with the host's network and all files in memory: crun, berth and apptainer have it as a directory, docker, podman and berth by name as an image from the same registry, pulled before. crun alone does what `runc spec` writes: no seccomp filter, and no throw-away layer above the root; all others but apptainer have both. docker's and podman's defaults otherwise (`--rm`), but for limits that can't be set here. apptainer takes `--userns` as root, since it wants CAP_SYS_RESOURCE otherwise, which root lacks here; people call it as another user, the row below, whose time has setpriv's in it (1 ms). It makes no cgroup and no PID namespace. CPU is the processor time of the command and its children; docker's daemons and podman's conmon have theirs beside it. In a host of Debian's packages: %s, %s, %s, %s. berth's and podman's runtime is the same crun, docker's is %s."
 
-// rivals compares berth run with what else starts a command in a root file system.
+// rivals compares berth run with other programs that start a command in a root file system.
 func rivals(ctx context.Context, o options) ([]section, error) {
 	b, err := readyRivals(ctx, o)
 	if err != nil {
@@ -57,7 +58,7 @@ func readyRivals(ctx context.Context, o options) (*bench, error) {
 	return b, err
 }
 
-// pullSmall has everybody pull the small image.
+// pullSmall pulls the small image with every engine.
 func pullSmall(ctx context.Context) error {
 	if err := push(ctx, ".cache/image/busybox:latest", "busybox:latest"); err != nil {
 		return err
@@ -74,7 +75,7 @@ func pullSmall(ctx context.Context) error {
 	return nil
 }
 
-// hostNetwork takes the network namespace out of a spec, with what needs one.
+// hostNetwork removes the network namespace from a spec, and what needs one.
 func hostNetwork(s *specs.Spec) {
 	s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
 }

@@ -47,7 +47,7 @@ func testAlloc(t *testing.T, o options) {
 	n.isClean(t)
 }
 
-// TestForgedLease: knowing the id of a lease isn't holding it.
+// TestForgedLease: a lease's id alone gives no access to its devices.
 func TestForgedLease(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -62,8 +62,8 @@ func TestForgedLease(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestBackground: what the command leaves running keeps the lease, and nothing
-// longer than that.
+// TestBackground: processes that the command leaves in the background keep the lease until they
+// end.
 func TestBackground(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -80,7 +80,7 @@ func TestBackground(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestKilledAlloc: the command outlives berth with its lease.
+// TestKilledAlloc: after berth was killed the command continues with its lease.
 func TestKilledAlloc(t *testing.T) {
 	t.Parallel()
 	for _, o := range []options{{}, {v1: true}} {
@@ -104,8 +104,8 @@ func TestKilledAlloc(t *testing.T) {
 	}
 }
 
-// TestKilledEarly: whenever berth is killed, a command that runs has its lease, and
-// a lease without a command is gone at the next request.
+// TestKilledEarly: at whatever moment berth is killed, a running command has its lease, and the
+// next request removes a lease without a command.
 func TestKilledEarly(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -129,8 +129,9 @@ func TestKilledEarly(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestEmptyCgroups: an empty cgroup is removed once the berth alloc that created it has ended,
-// and not before, whatever ledger that uses: it may be about to enter it.
+// TestEmptyCgroups: an empty cgroup is removed after the berth alloc that created it has ended,
+// whatever ledger that uses. It isn't removed earlier, because berth alloc may be about to enter
+// it.
 func TestEmptyCgroups(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")

@@ -28,8 +28,8 @@ func (n *node) cdi(name, text string) {
 	n.run("sh", "-c", "mkdir -p /etc/cdi && printf %s \"$0\" >/etc/cdi/"+name, text).is(0, "", "")
 }
 
-// TestCDIMenu: what berth offers to engines follows the node, and gives way to
-// others' specs, or has them give way.
+// TestCDIMenu: berth's CDI specs follow the node's devices, and other specs with the same names are
+// replaced or respected, as asked.
 func TestCDIMenu(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-a100-mig")
@@ -68,8 +68,8 @@ func TestCDIMenu(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestCDIDevices: another vendor's device is leased by its name, where the admin
-// allows, comes with all that its spec says, and is gone for others meanwhile.
+// TestCDIDevices: another vendor's device is leased by its name where the admin allows it, comes
+// with everything in its spec, and can't be leased twice.
 func TestCDIDevices(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -114,8 +114,8 @@ func TestCDIWithoutGPUs(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestCDIPastTheLedger: a GPU that somebody holds isn't to be had by the name that
-// another spec gives it, whatever the admin allows.
+// TestCDIPastTheLedger: a leased GPU can't be had by the name that another spec gives it, whatever
+// the admin allows.
 func TestCDIPastTheLedger(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")

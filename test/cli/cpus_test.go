@@ -43,7 +43,7 @@ func TestCPUsNearTheGPU(t *testing.T) {
 	}
 }
 
-// state is what the node is made of.
+// state returns the state of the simulated node.
 func (n *node) state() sim.Node {
 	n.t.Helper()
 	var s sim.Node
@@ -51,8 +51,8 @@ func (n *node) state() sim.Node {
 	return s
 }
 
-// near lists the CPUs that a task of the GPU has to be on: those of the GPU's NUMA
-// node that the test itself may use, or else all of these.
+// near lists the CPUs on which a task with the GPU must run: those of the GPU's NUMA node that the
+// test itself may use, or else all of these.
 func (n *node) near(s sim.Node, gpu int) string {
 	n.t.Helper()
 	of := numbers(n.t, s.CPUs[s.Blueprint().NUMA(gpu)])

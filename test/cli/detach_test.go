@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDetach: a task runs on by itself with its GPU, tells what it wrote, and gives
-// everything back at its end.
+// TestDetach: a detached task runs with its GPU, its output can be read, and its end releases
+// everything.
 func TestDetach(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -35,8 +35,8 @@ func TestDetach(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestDetachWaits: a task that waits for its GPU gives the prompt back, outlives the terminal that it was
-// started at, is there for all verbs, and begins in its turn.
+// TestDetachWaits: a detached task that waits for its GPU returns the prompt, outlives its
+// terminal, is known to all verbs, and starts in its turn.
 func TestDetachWaits(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -57,7 +57,7 @@ func TestDetachWaits(t *testing.T) {
 	n.berth("attach", "later").fails(1, "berth: task later doesn't run (waiting); berth logs later shows what it wrote")
 	n.berth("rm", "later").fails(1, "berth: task later: it still runs (waiting); berth stop ends it, or --force kills it")
 	n.berth("run", "-d", "--name", "later", image(), "true").fails(125, "berth: task ID is called later already: the name is taken; berth rm -f later ends that task and makes it free")
-	// What is wrong is said before the prompt comes back.
+	// Errors are reported before the prompt returns.
 	n.berth("run", "-d", "--wait", "--gpus", "1", image(), "frobnicate").fails(127, `berth: command not found: "frobnicate" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)`)
 	n.berth("run", "-d", "--wait", "--gpus", "2", image(), "true").fails(125, "berth: request 2: node has 1 GPU, 2 asked; berth gpus shows what there is")
 	follow, waiting := n.start("berth", "logs", "-f", "later"), n.start("berth", "wait", "later")
@@ -103,7 +103,7 @@ func TestDetachLease(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestFollow: who follows sees all, to the end of the task.
+// TestFollow: a follower gets all output, to the end of the task.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -118,7 +118,7 @@ func TestFollow(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestAttachKeys: a person types to a task's terminal, leaves it alone, and comes back.
+// TestAttachKeys: a user types to a task's terminal, detaches, and attaches again.
 func TestAttachKeys(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -144,8 +144,8 @@ func TestAttachKeys(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestMonitorIsKilled: any verb gives a task whose monitor was killed a new one; the
-// GPU is still the task's meanwhile, and its exit code is known.
+// TestMonitorIsKilled: any verb starts a new monitor for a task whose monitor was killed; the task
+// keeps its GPU meanwhile, and its exit code is known.
 func TestMonitorIsKilled(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -161,7 +161,7 @@ func TestMonitorIsKilled(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestDetachOutlivesItsTerminal: the session that a task was started in can end.
+// TestDetachOutlivesItsTerminal: the task continues after the end of the session that started it.
 func TestDetachOutlivesItsTerminal(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")

@@ -16,14 +16,14 @@ type finding struct {
 	Fix                    string `json:"fix"`
 }
 
-// doctor is a copy of the programs, complete and the node's own, that can be damaged. It
-// finds the runtimes and no engine: those take their time, and have tests of their own.
+// doctor is the directory of a complete copy of the programs for the node, which can be damaged. It
+// has runtimes and no engines, because engines are slow and have tests of their own.
 const (
 	doctor   = "PATH=/run/path /run/programs/berth doctor --json"
 	breaking = "PATH=/run/programs:$PATH; "
 )
 
-// healthy is a node on which doctor finds nothing wrong.
+// healthy makes a node on which doctor finds no problem.
 func healthy(t *testing.T, profile string) *node {
 	t.Helper()
 	n := discovered(t, profile)
@@ -38,7 +38,7 @@ func (n *node) equip() {
 		"for p in crun runc; do ! r=$(command -v $p) || ln -s $r /run/path/; done").ok()
 }
 
-// examine calls doctor by a command and sorts what it finds by the checks.
+// examine runs doctor by a command and returns its findings by check.
 func (n *node) examine(command string) (map[string][]finding, result) {
 	n.t.Helper()
 	r := n.sh(command)
@@ -63,7 +63,7 @@ func (n *node) examine(command string) (map[string][]finding, result) {
 	return by, r
 }
 
-// command is the command that a fix begins with; alternatives come behind it.
+// command returns the first command of a fix; alternatives follow it.
 func (f finding) command() string {
 	words := f.Fix
 	for _, end := range []string{", or ", " (", "; ", ": "} {
@@ -76,8 +76,8 @@ func (f finding) command() string {
 type defect struct {
 	name, id, state, text string
 	breaks                string
-	fix                   string // "" for the command that doctor names; otherwise that isn't one for this machine
-	says                  string // what it names then
+	fix                   string // "" for the command that doctor prints; otherwise that command can't be run on this machine
+	says                  string // the command that doctor then prints
 	doctor                string // "" for the usual call
 }
 
@@ -108,7 +108,7 @@ func (s defect) test(t *testing.T, n *node) {
 	}
 }
 
-// TestDoctor: each check sees what is broken, and its fix fixes it.
+// TestDoctor: each check detects its defect, and its fix repairs it.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	n := healthy(t, "one-gpu")
@@ -201,7 +201,7 @@ func TestDoctor(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestDoctorBare: what a driver that was just installed leaves to others.
+// TestDoctorBare: the state after a driver was installed, before anything has made its nodes.
 func TestDoctorBare(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "dgx-a100-mig", options{bare: true})
@@ -215,7 +215,7 @@ func TestDoctorBare(t *testing.T) {
 	}
 }
 
-// TestDoctorLost: a GPU that fell off the bus, and is back.
+// TestDoctorLost: a GPU that fell off the bus, and its return.
 func TestDoctorLost(t *testing.T) {
 	t.Parallel()
 	n := healthy(t, "dgx-h100")
@@ -238,7 +238,8 @@ func TestDoctorLost(t *testing.T) {
 	}
 }
 
-// TestDoctorProcesses: leases of the dead, a ledger that is held, a task without its monitor.
+// TestDoctorProcesses: leases of dead holders, a ledger whose lock is held, a task without its
+// monitor.
 func TestDoctorProcesses(t *testing.T) {
 	t.Parallel()
 	n := healthy(t, "one-gpu")
@@ -265,7 +266,7 @@ func TestDoctorProcesses(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestDoctorUnits: what systemd says of berth's units.
+// TestDoctorUnits: the states of berth's units in systemd.
 func TestDoctorUnits(t *testing.T) {
 	t.Parallel()
 	n := healthy(t, "one-gpu")
@@ -316,12 +317,12 @@ for u in service timer; do printf 'Id=berth-discover.%s\nLoadState=loaded\nUnitF
 	}
 }
 
-// TestDoctorUser: who isn't root finds no failure that isn't one, and hears what wasn't
-// looked at.
+// TestDoctorUser: for a user who isn't root doctor reports no false failure, and says what it
+// couldn't check.
 func TestDoctorUser(t *testing.T) {
 	t.Parallel()
 	n := healthy(t, "one-gpu")
-	n.berth("run", image(), "true").ok() // makes what only root sees
+	n.berth("run", image(), "true").ok() // makes files that only root can read
 	root, _ := n.examine(doctor)
 	for _, c := range []struct{ name, as, who string }{
 		{"user", "setpriv --reuid=65534 --regid=65534 --clear-groups ", "user 65534"},
@@ -348,7 +349,7 @@ func TestDoctorUser(t *testing.T) {
 	}
 }
 
-// TestDoctorLooks: it writes nothing, for root neither, and says the same again.
+// TestDoctorIsReadOnly: doctor writes nothing, also as root, and reports the same the second time.
 func TestDoctorLooks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "dgx-h100", options{})

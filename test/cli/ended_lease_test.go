@@ -2,8 +2,8 @@ package cli
 
 import "testing"
 
-// TestEndedLease: a lease of a holder that was killed is shown as ended until the next request,
-// or the timer's discovery, gives it back.
+// TestEndedLease: the lease of a killed holder is shown as ended until the next request, or the
+// timer's discovery, removes it.
 func TestEndedLease(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")

@@ -46,7 +46,7 @@ func TestConfiguration(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestNoDriver: the driver is elsewhere, and the configuration doesn't say where.
+// TestNoDriver: the driver is in another directory than the configuration says.
 func TestNoDriver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "one-gpu", options{driverRoot: "/run/nvidia/driver"})
@@ -74,7 +74,7 @@ func TestNoRuntime(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestNotRoot: what needs root says so, and what doesn't works.
+// TestNotRoot: verbs that need root say so, and the others work.
 func TestNotRoot(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -104,7 +104,7 @@ func TestNotRoot(t *testing.T) {
 			n.run(append([]string{"unshare", "--user", "--map-root-user", "berth"}, strings.Fields(verb)...)...).fails(1, "berth: "+line)
 		}
 		tenant := "setpriv --reuid=65534 --regid=65534 --clear-groups unshare --user --map-root-user berth "
-		n.berth("alloc", "1", "true").ok() // so that there is a ledger, of a user whom the namespace doesn't know
+		n.berth("alloc", "1", "true").ok() // makes a ledger of a user whom the namespace doesn't map
 		n.sh(tenant+"leases").fails(1, "berth: /run/berth: ledger could have been written by others: it belongs to user 65534; "+line)
 	})
 	t.Run("user, changes", func(t *testing.T) {

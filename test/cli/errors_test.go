@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestCommandLine: what is wrong with the words alone.
+// TestCommandLine: errors in the command line alone.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -79,7 +79,7 @@ func (n *node) as(t *testing.T) *node {
 	return &m
 }
 
-// TestRequests: what the node doesn't have, told apart from what is held now.
+// TestRequests: requests for devices that the node doesn't have, or that are leased now.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -126,7 +126,7 @@ func TestRequests(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestImages: what isn't an image, and commands that an image doesn't have.
+// TestImages: invalid images, and commands that an image doesn't have.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -166,7 +166,7 @@ func TestImages(t *testing.T) {
 	n.isClean(t)
 }
 
-// Where nothing can be read, nothing is said to be there or not to be.
+// Where a file can't be read, no error claims that it exists or not.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -179,7 +179,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestFewFiles: where too few files may be open for Go's runtime, berth says so in one line.
+// TestFewFiles: if fewer files can be open than Go's runtime needs, berth says so in one line.
 func TestFewFiles(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")

@@ -54,8 +54,8 @@ func TestExitCodes(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestSignals: those that people and job runners send reach the command, once,
-// and berth goes on until the command has ended.
+// TestSignals: signals that users and job runners send reach the command, once, and berth runs
+// until the command has ended.
 func TestSignals(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -103,7 +103,7 @@ exit 42`
 	n.isClean(t)
 }
 
-// TestIgnoredHangup: nohup means the command too.
+// TestIgnoredHangup: nohup also protects the command.
 func TestIgnoredHangup(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -125,7 +125,7 @@ func TestIgnoredHangup(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestInterruptedWait: who waits can be told to stop, and leaves the line.
+// TestInterruptedWait: a waiting command can be stopped, and leaves the queue.
 func TestInterruptedWait(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -158,7 +158,7 @@ func TestInterruptedWait(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestStreams: input reaches a command that is given it, and binary output passes.
+// TestStreams: input reaches the command, and binary output isn't changed.
 func TestStreams(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")

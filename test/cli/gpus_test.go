@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
-// TestProfiles: what berth shows of each kind of node is what the node is made of.
+// TestProfiles: berth shows the devices of each kind of node.
 func TestProfiles(t *testing.T) {
 	t.Parallel()
 	for _, p := range sim.Profiles() {
@@ -42,7 +42,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// gpu is what a profile says of a GPU, and berth shows.
+// gpu is one GPU of a profile, in the fields that berth shows.
 type gpu struct {
 	UUID, PCI, Model string
 	Minor, NUMA      int
@@ -97,8 +97,7 @@ func shown(g gpus) (all []gpu) {
 	return all
 }
 
-// everyDevice leases each device by its UUID, and what conflicts with it is busy
-// meanwhile.
+// everyDevice leases each device by its UUID; conflicting devices are busy meanwhile.
 func (n *node) everyDevice(g gpus) {
 	n.t.Helper()
 	for _, d := range g.Devices {
@@ -115,7 +114,7 @@ func (n *node) everyDevice(g gpus) {
 	}
 }
 
-// TestTables: the tables as people see them.
+// TestTables: the tables as users see them.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "l40s-pcie")
@@ -150,8 +149,7 @@ ID  0,1  device=0,1  alloc sleep  root  AGE   running
 	n.isClean(t)
 }
 
-// TestLost: a GPU that NVML can't read is shown with its reason and never leased;
-// the others go on.
+// TestLost: a GPU that NVML can't read is shown with its reason and never leased; the others work.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "l40s-pcie")

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// TestKilledRun: whenever berth run is killed, its container goes on with its lease
-// or is gone, and the next run finds everything clean.
+// TestKilledRun: at whatever moment berth run is killed, its container either continues with its
+// lease or doesn't exist, and the next run finds no leftovers.
 func TestKilledRun(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -33,7 +33,7 @@ func TestKilledRun(t *testing.T) {
 	}
 }
 
-// lasts says how long a short run takes here.
+// lasts measures how long a short run takes here.
 func (n *node) lasts(image string) time.Duration {
 	n.t.Helper()
 	start := time.Now()
@@ -41,8 +41,8 @@ func (n *node) lasts(image string) time.Duration {
 	return time.Since(start)
 }
 
-// settles waits until the container of a launcher that was killed runs, with its
-// lease, or nothing of it is left; and ends it.
+// settles waits until the container of a killed launcher runs with its lease, or nothing of it is
+// left; then it ends the container.
 func (n *node) settles(p *process) {
 	n.t.Helper()
 	eventually(n.t, "a container with a lease, or none", func() bool {
@@ -53,7 +53,7 @@ func (n *node) settles(p *process) {
 			}
 			return true
 		}
-		// What it writes into a file came there by the launcher, which is gone.
+		// The launcher, which is gone, has copied its output into the file.
 		return len(v.Leases) == 0 || !v.Leases[0].Live || n.sleeps(v.Leases[0])
 	})
 	for _, l := range n.leases().Leases {
@@ -63,7 +63,7 @@ func (n *node) settles(p *process) {
 	}
 }
 
-// sleeps says whether the command of the lease's container runs.
+// sleeps reports whether the command of the lease's container runs.
 func (n *node) sleeps(l lease) bool {
 	n.t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
@@ -75,7 +75,7 @@ func (n *node) sleeps(l lease) bool {
 	})
 }
 
-// TestKilledUnpacking: an image that was being unpacked is unpacked by the next.
+// TestKilledUnpacking: the next run unpacks an image whose unpacking was killed.
 func TestKilledUnpacking(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -95,7 +95,7 @@ func TestKilledUnpacking(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: twenty tasks share eight GPUs, and none meets another.
+// TestManyAtOnce: twenty tasks share eight GPUs, and no GPU has two tasks at a time.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -113,7 +113,7 @@ func TestManyAtOnce(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestKilledCrowd: tasks that are killed at random among others who wait.
+// TestKilledCrowd: tasks are killed at random while others wait.
 func TestKilledCrowd(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "l40s-pcie")

@@ -8,9 +8,8 @@ import (
 
 const ledgerPath = "/run/berth/ledger.json"
 
-// TestDamagedLedger: a ledger that can't be trusted is refused with its reason by
-// all that need it; repair keeps the leases of those who live, and no device is
-// given twice.
+// TestDamagedLedger: all verbs that need it refuse an untrusted ledger with the reason; repair
+// keeps the leases of live holders, and no device is leased twice.
 func TestDamagedLedger(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -45,7 +44,7 @@ func TestDamagedLedger(t *testing.T) {
 			n.sh("L=" + ledgerPath + "; " + c.damage).ok()
 			line := "berth: " + c.why + c.hint
 			if i == 0 {
-				waiter.wait().is(125, "", waiting+line+"\n") // who waits has to know
+				waiter.wait().is(125, "", waiting+line+"\n") // the waiting request has to get an error
 			}
 			n.berth("leases").fails(1, line)
 			n.berth("gpus").fails(1, line)
@@ -91,7 +90,7 @@ func (n *node) stillHeld() {
 	}
 }
 
-// TestMissingLedger: who removes the file removes no lease.
+// TestMissingLedger: removing the file removes no lease.
 func TestMissingLedger(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "l40s-pcie")
@@ -118,8 +117,8 @@ func TestMissingLedger(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestUnwritableEventLog: a lease doesn't depend on the event log, and berth says that it can't be
-// written.
+// TestUnwritableEventLog: leases work without the event log, and berth reports that the log can't
+// be written.
 func TestUnwritableEventLog(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -127,5 +126,5 @@ func TestUnwritableEventLog(t *testing.T) {
 	const warning = "berth: write event log: open /var/lib/berth/events.log: is a directory\n"
 	n.berth("alloc", "1", "true").is(0, "", strings.Repeat(warning, 2)) // acquired, released
 	n.berth("run", "--gpus", "1", image(), "true").is(0, "", strings.Repeat(warning, 2))
-	n.sh("berth run -d --gpus 1 \"$IMAGE\" true >/dev/null").is(0, "", warning) // the monitor releases
+	n.sh("berth run -d --gpus 1 \"$IMAGE\" true >/dev/null").is(0, "", warning) // the monitor writes the release
 }

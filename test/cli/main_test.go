@@ -1,9 +1,8 @@
-// Package cli holds black-box tests of the berth command: what it says, how it
-// ends and what it leaves behind, on simulated nodes.
+// Package cli holds black-box tests of the berth command on simulated nodes: its output, its exit
+// codes, and what it leaves behind.
 //
-// Each test makes the nodes that it needs (node_test.go). The test binary plays
-// the other parts itself: the first process of a node, and the hand that changes
-// the node's state.
+// Each test makes the nodes that it needs (node_test.go). The test binary also is the first process
+// of a node, and the program that changes the node's state.
 package cli
 
 import (
@@ -21,10 +20,10 @@ import (
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
-// part is the environment variable that says what the test binary is started as.
+// part is the environment variable that names the part of the test binary.
 const part = "BERTH_CLI_TEST_PART"
 
-// programs is the directory of what is tested, as built by TestMain.
+// programs is the directory of the programs under test, as built by TestMain.
 var programs string
 
 func TestMain(m *testing.M) {
@@ -74,7 +73,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// lacking names what the tests need and this machine doesn't have.
+// lacking names what is missing on this machine for the tests.
 func lacking() string {
 	if os.Geteuid() != 0 {
 		return "root"
@@ -123,8 +122,8 @@ func cached(name string) string {
 	return path
 }
 
-// enter becomes the first process of a node. The words are the profile and the
-// options, each as in sim.Options, "-" for its zero value.
+// enter becomes the first process of a node. Its arguments are the profile and the options, each as
+// in sim.Options, "-" for its zero value.
 func enter(words []string) error {
 	word := func(i int) string { return strings.TrimPrefix(words[i], "-") }
 	o := sim.Options{Cgroup: word(1), DriverRoot: word(2), BareNodes: word(3) != "", NoUVM: word(3) != ""}

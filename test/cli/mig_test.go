@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// lookScript defines look, which prints the nodes of GPUs and slices that can be
-// opened: nothing is behind a simulated one, so what the device rules let through is no such
-// device.
+// lookScript defines look, which prints the nodes of GPUs and slices that can be opened. Simulated
+// nodes have no driver: an open that the device rules allow fails with ENXIO.
 const lookScript = `look() {
 	for n in /host/dev/nvidia[0-9]* /host/dev/nvidia-caps/*; do
 		case $( (: <$n) 2>&1) in *"not permitted"*) ;; *) echo ${n#/host/dev/};; esac
@@ -18,7 +17,7 @@ const lookScript = `look() {
 }
 `
 
-// look runs a container that says what it can open.
+// look runs a container that prints what it can open.
 func (n *node) look(args ...string) *process {
 	n.t.Helper()
 	words := append([]string{"berth", "run", "-v", "/dev:/host/dev", "-v", "/run:/out"}, args...)
@@ -26,16 +25,16 @@ func (n *node) look(args ...string) *process {
 		lookScript+`look; echo looked; until test -e /out/$0-look; do sleep 0.05; done; look; echo looked again; until test -e /out/$0-end; do sleep 0.05; done`, n.tag(args))...)
 }
 
-// tag is the word after --name.
+// tag returns the task's name of a container.
 func (n *node) tag(args []string) string { return args[slices.Index(args, "--name")+1] }
 
-// tell lets a container that looks go on.
+// tell lets a container continue.
 func (n *node) tell(name, what string) {
 	n.t.Helper()
 	check(n.t, os.WriteFile(n.path("/run/"+name+"-"+what), nil, 0o600))
 }
 
-// slice is what the node is made of: the UUID and the nodes of one of its slices.
+// slice returns the UUID and the nodes of one of the node's slices.
 func (n *node) slice(gpu, i int) (uuid string, nodes []string) {
 	n.t.Helper()
 	s := n.state()
@@ -47,7 +46,7 @@ func (n *node) slice(gpu, i int) (uuid string, nodes []string) {
 	}
 }
 
-// opened compares what a container said it could open with what it should.
+// opened compares the nodes that a container could open with the expected ones.
 func opened(t *testing.T, what, said string, want []string) {
 	t.Helper()
 	got := strings.Fields(said)
@@ -58,9 +57,9 @@ func opened(t *testing.T, what, said string, want []string) {
 	}
 }
 
-// TestSliceInThePlaceOfAGoneOne: a slice that was cut from the hardware of a leased
-// one has that one's nodes, which the old container can still open. So nobody gets it,
-// or any other slice of that GPU, before the old container has ended.
+// TestSliceInThePlaceOfAGoneOne: a new slice from the hardware of a leased, destroyed one has the
+// same nodes, which the old container can still open. So neither this slice nor any other of that
+// GPU can be leased before the old container has ended.
 func TestSliceInThePlaceOfAGoneOne(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-a100-mig")
@@ -128,7 +127,7 @@ func (n *node) forget(names ...string) {
 	}
 }
 
-// TestWaiterGetsANewSlice: who waits in line sees that there are more slices now.
+// TestWaiterGetsANewSlice: a waiting request gets a slice that was created meanwhile.
 func TestWaiterGetsANewSlice(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-a100-mig")

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNetDevices: a CDI device's network interface comes into the container, by
-// either runtime, and its lease keeps others from it meanwhile.
+// TestNetDevices: both runtimes give the container a CDI device's network interface, and its lease
+// keeps others from it meanwhile.
 func TestNetDevices(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -20,7 +20,7 @@ devices:
 - name: port0
   containerEdits: {netDevices: [{hostInterfaceName: enp1, name: eth1}]}
 `)
-	// The test, and what it starts, is in a network namespace that ends with it.
+	// The test and its processes are in a network namespace that ends with the test.
 	runtime.LockOSThread()
 	check(t, unix.Unshare(unix.CLONE_NEWNET))
 	ip := func(line string) string {

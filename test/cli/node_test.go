@@ -19,15 +19,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long a test waits for what must happen: long enough for any
-// machine, since it only ends tests that have failed.
+// patience is the limit of each wait. It is long enough for any machine, because only failed tests
+// reach it.
 const patience = 60 * time.Second
 
 // node is a simulated node.
 type node struct {
 	t      *testing.T
 	keeper *exec.Cmd
-	cgroup string // the node's own on the unified hierarchy, "" if it has none
+	cgroup string // the node's cgroup in the unified hierarchy, "" if it has none
 }
 
 // options of newNode. The zero value is a pure cgroup v2 machine.
@@ -73,7 +73,7 @@ func newNode(t *testing.T, profile string, o options) *node {
 	return n
 }
 
-// discovered is a node with an inventory snapshot.
+// discovered makes a node with an inventory snapshot.
 func discovered(t *testing.T, profile string) *node {
 	t.Helper()
 	n := newNode(t, profile, options{})
@@ -81,7 +81,7 @@ func discovered(t *testing.T, profile string) *node {
 	return n
 }
 
-// unified is where the unified hierarchy is mounted, on whatever machine.
+// unified returns the mount point of the machine's unified hierarchy.
 func unified() string {
 	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		var st unix.Statfs_t
@@ -105,7 +105,7 @@ func (n *node) ownCgroup(attr *syscall.SysProcAttr) {
 
 func (n *node) killAll() {
 	if n.cgroup != "" {
-		_ = os.WriteFile(n.cgroup+"/cgroup.kill", []byte("1"), 0) // then the keeper ends by its input
+		_ = os.WriteFile(n.cgroup+"/cgroup.kill", []byte("1"), 0) // the keeper then ends, because its input is closed
 	}
 }
 
@@ -129,8 +129,8 @@ func removeTree(dir string) error {
 	return errors.Join(err, unix.Rmdir(dir))
 }
 
-// command is any command inside the node, where the built programs come first in
-// PATH. A signal to it is a signal to the command: nsenter has become it.
+// command is a command inside the node, with the built programs first in PATH. nsenter becomes the
+// command, so signals reach it.
 func (n *node) command(args ...string) *exec.Cmd {
 	pid := strconv.Itoa(n.keeper.Process.Pid)
 	words := []string{"--target", pid, "--mount", "--uts", "--wdns=/"}
@@ -160,7 +160,7 @@ func (n *node) read(path string) string {
 	return string(data)
 }
 
-// list names what is in a directory, nothing if it isn't there.
+// list returns the names in a directory, nothing if there is none.
 func (n *node) list(path string) (names []string) {
 	n.t.Helper()
 	entries, err := os.ReadDir(n.path(path))
@@ -223,8 +223,8 @@ func eventually(t *testing.T, what string, true func() bool) {
 	}
 }
 
-// watched lets go test see what the programs are built from: a cached result is
-// then one of the same sources.
+// watched lets go test see the source files of the programs, so that a cached result belongs to the
+// same sources.
 var watched = sync.OnceValue(func() error {
 	return filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && (d.Name() == ".cache" || d.Name() == ".git" || d.Name() == "bin") {

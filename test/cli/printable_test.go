@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestTerminalIsSafe: what strangers have written, and one's own words, reach a terminal
-// without characters that it would obey.
+// TestTerminalIsSafe: texts of images, registries and users reach a terminal without control
+// characters.
 func TestTerminalIsSafe(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")

@@ -30,13 +30,13 @@ func (r result) is(code int, stdout, stderr string) {
 	}
 }
 
-// fails is is for a failure that says one line and nothing else.
+// fails checks a failure with one line on standard error and no output.
 func (r result) fails(code int, line string) {
 	r.t.Helper()
 	r.is(code, "", line+"\n")
 }
 
-// ok is the standard output of a command that must have succeeded.
+// ok returns the standard output of a command that must have succeeded.
 func (r result) ok() string {
 	r.t.Helper()
 	if r.code != 0 {
@@ -59,7 +59,7 @@ var changing = []struct {
 	{regexp.MustCompile(`(waited|for|FOR) \d+(ms|s|m\d\ds|\.\d+s)`), "$1 AGE"},
 }
 
-// same replaces times, ids and paths of this run.
+// same replaces the times, ids and paths of this run.
 func same(text string) string {
 	text = strings.ReplaceAll(text, image(), "IMAGE")
 	text = strings.ReplaceAll(text, programs, "PROGRAMS")
@@ -153,8 +153,8 @@ func (p *process) ended() bool {
 	}
 }
 
-// output is a file that is read while a command writes to it. With a pipe, what
-// the command leaves in the background would have to be waited for.
+// output is a file that is read while a command writes to it. With a pipe, Wait would also wait for
+// background processes of the command.
 type output struct {
 	t *testing.T
 	*os.File

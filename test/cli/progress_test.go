@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// TestUnpackingIsSaid: the first use of a layout that takes long says what it does,
-// and every later one is silent.
+// TestUnpackingIsReported: a slow first use of a layout reports that it unpacks, and every later
+// one is silent.
 func TestUnpackingIsSaid(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -37,9 +37,9 @@ func TestUnpackingIsSaid(t *testing.T) {
 	t.Error("berth was never stopped between two looks at the layer's lock")
 }
 
-// unpacksSlowly runs a task whose layer somebody else unpacks, as it seems, and who
-// gives up. It is false if berth was stopped just when it was about to say once
-// more that it waits: then what follows comes too soon to be said.
+// unpacksSlowly runs a task whose layer another process seems to unpack, and then gives up. It is
+// false if berth was stopped just before it would have printed the message once more: then the rest
+// comes too early.
 func (n *node) unpacksSlowly(home, id string) bool {
 	n.t.Helper()
 	unlock := n.lockLayer(home)
@@ -53,7 +53,7 @@ func (n *node) unpacksSlowly(home, id string) bool {
 	})
 	said := p.stderr.String()
 	unlock()
-	time.Sleep(1100 * time.Millisecond) // berth speaks once a second: it has to be due
+	time.Sleep(1100 * time.Millisecond) // berth prints a message once a second: the next one is due
 	p.signal(syscall.SIGCONT)
 	r := p.wait()
 	after := strings.TrimPrefix(r.stderr, said)
@@ -69,7 +69,7 @@ func (n *node) unpacksSlowly(home, id string) bool {
 	return true
 }
 
-// lockLayer does as a berth that unpacks the layer.
+// lockLayer locks the layer as a berth that unpacks it.
 func (n *node) lockLayer(home string) (unlock func()) {
 	n.t.Helper()
 	check(n.t, os.MkdirAll(n.path(home), 0o700))
@@ -85,7 +85,8 @@ func firstLine(text string) string {
 	return line + "\n"
 }
 
-// TestWaitingIsSaid: a waiting request prints the holders of its devices at most once a minute, and nothing else.
+// TestWaitingIsReported: a waiting request prints the holders of its devices at most once a minute,
+// and nothing else.
 func TestWaitingIsSaid(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "l40s-pcie")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestRelease: a holder that runs is ended only when that was wanted.
+// TestRelease: a running holder is ended only on request.
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	t.Run("cgroup v2", func(t *testing.T) { testRelease(t, options{}) })
@@ -67,7 +67,7 @@ func testRelease(t *testing.T, o options) {
 	}
 }
 
-// TestReleasePrefix: the beginning of an id will do if it fits one lease.
+// TestReleasePrefix: the beginning of an id suffices if it fits one lease.
 func TestReleasePrefix(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -100,7 +100,7 @@ func TestReleasePrefix(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestReleaseNames: a lease is named by what people have of its holder, too.
+// TestReleaseNames: a lease can also be named by its holder's name or id.
 func TestReleaseNames(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -158,8 +158,8 @@ func (n *node) onTerminal(command, input string) result {
 	return r
 }
 
-// TestReleaseRestarted: a task whose lease was released isn't started again, in a life or between two, and release says
-// so before and after.
+// TestReleaseRestarted: a task whose lease was released isn't restarted, neither while it runs nor
+// between two starts, and release says so before and after.
 func TestReleaseRestarted(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSetup: what berth setup refuses, by one line; what it does is tried on real engines.
+// TestSetup: berth setup refuses invalid calls in one line; real engines test what it does.
 func TestSetup(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")

@@ -13,7 +13,7 @@ import (
 
 const snapshot = "/run/berth/inventory.json"
 
-// TestStaleMIG: a new layout is noticed by whatever needs it.
+// TestStaleMIG: every verb that needs the layout notices a new one.
 func TestStaleMIG(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-a100-mig")
@@ -25,7 +25,7 @@ ID  1:0  device=1:0  alloc sleep  root  AGE   running
 
 ID: MIG slice 1:0 (`+held+`) is gone
 `, "")
-	// What the lease stands on is on that GPU still: nobody else gets any of it.
+	// The hardware of the lease is still in use on that GPU, so no slice of the GPU can be leased.
 	const busy = "; held: GPU 1:0 by alloc sleep since TIME; wait for them with --wait, or see berth leases"
 	n.berth("alloc", "device=1", "--", "true").fails(75, "berth: request device=1: 1 asked, 0 of 1 free"+busy)
 	n.control("mig", "1", "off")
@@ -37,7 +37,7 @@ ID: MIG slice 1:0 (`+held+`) is gone
 	n.isClean(t)
 }
 
-// TestStale: what changed is in the inventory that the next command sees.
+// TestStale: the next command sees a changed machine in the inventory.
 func TestStale(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -94,7 +94,7 @@ func TestStale(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestRenewedOnce: of many that find the snapshot stale at once, one discovers.
+// TestRenewedOnce: if many commands find the snapshot stale at once, one of them runs discovery.
 func TestRenewedOnce(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
@@ -125,8 +125,7 @@ func TestRenewedOnce(t *testing.T) {
 	n.isClean(t)
 }
 
-// watch returns a function that says how often the snapshot was replaced since it
-// was last asked.
+// watch returns a function that counts the snapshot's replacements since its last call.
 func (n *node) watch(dir string) func() int {
 	n.t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -145,7 +144,7 @@ func (n *node) watch(dir string) func() int {
 	}
 }
 
-// TestBareNodes: discover makes what the driver leaves to others.
+// TestBareNodes: discover makes the nodes that the driver leaves to user space.
 func TestBareNodes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "dgx-a100-mig", options{bare: true})
@@ -164,7 +163,7 @@ func TestBareNodes(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestDriverRoot: a driver below a prefix needs a line of configuration.
+// TestDriverRoot: a driver below a prefix needs one line of configuration.
 func TestDriverRoot(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "one-gpu", options{driverRoot: "/run/nvidia/driver"})

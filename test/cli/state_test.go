@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// view is what `berth leases --json` says.
+// view is the output of `berth leases --json`.
 type view struct {
 	Leases []lease `json:"leases"`
 	Line   []struct {
@@ -65,7 +65,7 @@ func (n *node) runs(count int) []lease {
 	return n.holds(count)
 }
 
-// gpus is what `berth gpus --json` says.
+// gpus is the output of `berth gpus --json`.
 type gpus struct {
 	Hostname   string `json:"hostname"`
 	NVSwitches int    `json:"nvswitches"`
@@ -110,8 +110,8 @@ func (n *node) states() string {
 	return strings.Join(s, ", ")
 }
 
-// isClean says that nothing is left of all that was run in the node: no lease,
-// waiter, process, cgroup, mount, task, container or stray file.
+// isClean checks that nothing is left of everything that was run in the node: no lease, waiter,
+// process, cgroup, mount, task, container or stray file.
 func (n *node) isClean(t *testing.T) {
 	t.Helper()
 	for _, l := range n.leftovers() {
@@ -158,7 +158,7 @@ func read(t *testing.T, path string) string {
 }
 
 func (n *node) cgroupsLeft() (left []string) {
-	if n.cgroup == "" { // those of the machine are everybody's: look for those of this node's leases
+	if n.cgroup == "" { // the machine's hierarchies are shared: only the cgroups of this node's leases count
 		for _, m := range regexp.MustCompile(`"cgroup":"(/berth/[^"]+)"`).FindAllStringSubmatch(n.read("/var/lib/berth/events.log"), -1) {
 			for _, tree := range n.list("/sys/fs/cgroup") {
 				// crun makes directories in "unified" although no tree is mounted there.
@@ -173,7 +173,7 @@ func (n *node) cgroupsLeft() (left []string) {
 	check(n.t, err)
 	for _, dir := range dirs {
 		if filepath.Base(dir) == "monitors" && read(n.t, dir+"/cgroup.procs") == "" {
-			continue // of detached tasks, and then of nobody
+			continue // empty cgroups of detached tasks' monitors
 		}
 		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
 			left = append(left, "cgroup "+filepath.Base(dir))

@@ -39,7 +39,8 @@ func openTerminal(t *testing.T) *terminal {
 	return term
 }
 
-// attach makes the terminal the command's own, and the command its foreground.
+// attach makes the terminal the command's controlling terminal, and the command its foreground
+// process.
 func (term *terminal) attach(cmd *exec.Cmd) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = term.slave, term.slave, term.slave
 	cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty, cmd.SysProcAttr.Ctty = true, true, 0
@@ -53,7 +54,7 @@ func (term *terminal) collect() {
 		term.mu.Lock()
 		term.seen.Write(buf[:n])
 		term.mu.Unlock()
-		if err != nil { // EIO: nobody has the slave any more
+		if err != nil { // EIO: the slave is closed everywhere
 			return
 		}
 	}
@@ -89,8 +90,8 @@ func (term *terminal) size(rows, columns uint16) {
 	check(term.t, unix.IoctlSetWinsize(int(term.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
 }
 
-// TestTerminal: a container with a terminal has one, of the size of ours, also when
-// that changes; a ^C is one.
+// TestTerminal: a container with a terminal has one of the size of the caller's, also after a
+// change, and ^C becomes SIGINT inside.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -117,8 +118,8 @@ while :; do read -r line || continue; echo "read $line"; [ "$line" = end ] && ex
 	n.isClean(t)
 }
 
-// TestInterruptKey: ^C reaches the command of an alloc, and a container without a
-// terminal, once; and what is typed reaches a container that wants it.
+// TestInterruptKey: ^C reaches the command of an alloc, and a container without a terminal, once;
+// typed input reaches a container that reads it.
 func TestInterruptKey(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")

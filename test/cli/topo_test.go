@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTopoTable: the matrix as people see it.
+// TestTopoTable: the matrix as users see it.
 func TestTopoTable(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "l40s-pcie")
@@ -41,8 +41,8 @@ type topo struct {
 	Matrix  [][]string
 }
 
-// TestTopo: the matrix of a node with everything is the same from both sides, and
-// every GPU has its NIC behind its own switch.
+// TestTopo: the matrix of a node with all kinds of devices is symmetric, and every GPU has its NIC
+// behind its own switch.
 func TestTopo(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestLine: first come, first served.
+// TestQueue: first come, first served.
 func TestLine(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -29,7 +29,8 @@ func TestLine(t *testing.T) {
 		"ID  -    1        run w2       root  AGE   waiting, 3rd in the queue",
 		"ID  -    1        run w3       root  AGE   waiting, 4th in the queue", "",
 	}, "\n"), "")
-	// One that won't wait isn't let past, and one that gives up leaves nothing.
+	// A request that doesn't wait can't overtake, and one that gives up leaves nothing in the
+	// queue.
 	n.berth("alloc", "1", "--", "true").fails(75, "berth: request 1: 1 asked, 0 of 1 free; held: GPU 0 by alloc sleep since TIME; 4 ahead in the queue; wait for them with --wait, or see berth leases")
 	waiters[1].signal(syscall.SIGKILL)
 	waiters[1].wait()
@@ -43,11 +44,11 @@ func TestLine(t *testing.T) {
 	if got := n.read("/run/order"); got != "0\n2\n3\n" {
 		t.Errorf("the order was %q", got)
 	}
-	n.berth("run", image(), "true").ok() // sweeps what the killed one left
+	n.berth("run", image(), "true").ok() // removes what the killed request left
 	n.isClean(t)
 }
 
-// TestLimitedWait: the limit ends a wait in the way of devices that are busy.
+// TestLimitedWait: the error at the end of a limited wait is that of busy devices.
 func TestLimitedWait(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
@@ -81,7 +82,7 @@ func TestLimitedWait(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestLargeRequest: a large request isn't passed for ever by small ones.
+// TestLargeRequest: small requests don't overtake a large one for ever.
 func TestLargeRequest(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "l40s-pcie")

@@ -1,5 +1,5 @@
-// Command demo shows what berth is for: more containers than GPUs, started all at
-// once, each with a GPU of its own, none able to touch another's.
+// Command demo shows berth: more containers than GPUs, started at once, each with a GPU of its own;
+// none can open another's.
 //
 // It runs on the machine's own NVIDIA GPUs, or else on a simulated server.
 package main
@@ -21,7 +21,7 @@ import (
 
 const (
 	image   = ".cache/image/debian"
-	seconds = "1.5" // how long a task keeps its GPU
+	seconds = "1.5" // time for which a task keeps its GPU
 )
 
 func main() {
@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// outside prepares, and runs the demo proper on real GPUs or in a simulated node.
+// outside prepares the demo, and runs it on real GPUs or in a simulated node.
 func outside(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("containers with device rules need root: sudo make demo")
@@ -60,7 +60,7 @@ func outside(ctx context.Context) error {
 	return stream(ctx, "go", "run", "./test/simnode", "-profile", "dgx-h100", "-cgroup", cgroups(), "--", self, "inside", "simulated")
 }
 
-// cgroups picks the hierarchy: older runtimes refuse hosts that mix v1 and v2.
+// cgroups chooses the hierarchy: older runtimes refuse hosts with both versions.
 func cgroups() string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return "host"
@@ -100,7 +100,7 @@ func inside(ctx context.Context) error {
 	return report(os.Stdout, kind, gpus, tasks)
 }
 
-// device is what the demo needs of one line of berth gpus --json.
+// device has the needed fields of one device of berth gpus --json.
 type device struct {
 	UUID, Index, Model, State string
 	Minor                     int
@@ -128,7 +128,7 @@ func listGPUs(ctx context.Context) ([]device, error) {
 	return free, nil
 }
 
-// task is one container: what it was, and what it saw.
+// task is one container and its output.
 type task struct {
 	name     string
 	launched time.Time
@@ -144,7 +144,7 @@ type sighting struct {
 	Start, End              float64
 }
 
-// node is one that the task tried to open.
+// node is one device node that the task tried to open.
 type node struct {
 	Node    string
 	Allowed bool

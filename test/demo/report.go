@@ -8,11 +8,11 @@ import (
 	"text/tabwriter"
 )
 
-// control are the nodes that every holder of a GPU shares; no memory of another
-// task is behind them.
+// control are the nodes that all holders of GPUs share; they give no access to another task's
+// memory.
 var control = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 
-// count is what one task could open.
+// count has the numbers of nodes that one task could open.
 type count struct{ own, foreign, tried int }
 
 // judge sorts the nodes that a task tried: its own GPU, the control nodes, and
@@ -36,7 +36,7 @@ func judge(t task, minor int) count {
 	return c
 }
 
-// report prints the table and the verdict; an error means that a promise was broken.
+// report prints the table and the verdict. The error says which promise was broken.
 func report(w io.Writer, kind string, gpus []device, tasks []task) error {
 	var tried int
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -61,7 +61,7 @@ func report(w io.Writer, kind string, gpus []device, tasks []task) error {
 	return nil
 }
 
-// broken says which promises were broken, or not shown to be kept. It is pure.
+// broken returns the promises that were broken, or not shown to be kept. It is pure.
 func broken(gpus []device, tasks []task) (wrong []string) {
 	if len(tasks) == 0 {
 		return []string{"no task ran"}
@@ -74,7 +74,7 @@ func broken(gpus []device, tasks []task) (wrong []string) {
 	return append(wrong, overlaps(tasks)...)
 }
 
-// flaw says what is wrong with one task, "" if nothing is.
+// flaw returns the first fault of one task, "" if there is none.
 func flaw(gpus []device, t task) string {
 	if t.err != nil {
 		return t.err.Error()
@@ -113,8 +113,7 @@ func minorOf(gpus []device, uuid string) int {
 	return -1
 }
 
-// untried names a GPU's node that the task never tried: rules that nobody ran
-// against wasn't shown.
+// untried returns the node of a GPU that the task never tried: device rules for it weren't tested.
 func untried(gpus []device, t task) string {
 	for _, g := range gpus {
 		path := fmt.Sprintf("/dev/nvidia%d", g.Minor)

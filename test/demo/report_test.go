@@ -36,8 +36,7 @@ func twoGPUs() []device {
 	}
 }
 
-// kept are three tasks on them for which every promise was kept: the third waited
-// for the first to end.
+// kept returns three tasks for which every promise was kept: the third waited for the first to end.
 func kept() []task {
 	gpus := twoGPUs()
 	of := func(name string, g device, start float64) task {
@@ -72,8 +71,7 @@ task-03  GPU-aaaaaaaa-0000-4000-8000-000000000000  1.75s   1.50s  1           0 
 	}
 }
 
-// TestVerdict: each way in which a promise can be broken makes the demo fail, and
-// says what it was.
+// TestVerdict: each broken promise makes the demo fail, and is named.
 func TestVerdict(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -123,8 +121,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestExitCode runs the demo itself, with a berth whose tasks see what they are
-// made to see.
+// TestExitCode runs the demo itself, with a fake berth whose tasks print a given output.
 func TestExitCode(t *testing.T) {
 	good := kept()[0].seen
 	bad := kept()[0].seen
@@ -132,7 +129,7 @@ func TestExitCode(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		seen sighting
-		run  string // how berth run ends
+		run  string // exit code of berth run
 		ok   bool
 	}{
 		{"all is well", good, "exit 0", true},
@@ -148,8 +145,8 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// demo runs in a directory with a berth that is a script. It has one GPU, so three
-// tasks share it; each says that it ran at another time.
+// demo runs the demo in a directory with a fake berth, a script. It has one GPU, so three tasks
+// share it; each reports another time.
 func demo(t *testing.T, seen sighting, ending string) (string, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -183,7 +180,7 @@ func demo(t *testing.T, seen sighting, ending string) (string, error) {
 	return string(out), err
 }
 
-// TestREADME: what the README shows of the demo is what it prints.
+// TestREADME: the README shows the demo's real output.
 func TestREADME(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -200,7 +197,7 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// shape is a report without what differs from run to run, each kind of line once.
+// shape returns a report without the values of one run, each kind of line once.
 func shape(text string) (lines []string) {
 	number := regexp.MustCompile(`\b\d+(\.\d+)?`)
 	for line := range strings.Lines(text) {

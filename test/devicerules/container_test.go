@@ -21,20 +21,20 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// container runs the probe, which waits for commands.
+// container is a container that runs the probe, which waits for commands.
 type container struct {
 	t      *testing.T
 	w      *world
 	id     string
-	env    []string // of programs that act on it
+	env    []string // environment of the programs that act on it
 	global []string // the runtime's global flags
 	bundle string
 	// written identifies config.json as the engine wrote it.
 	written string
-	// launched by berth run, whose root keeps nodes of the image from being opened
-	// at all where the runtime leaves it as it is.
+	// launched by berth run, in whose root no node of the image can be opened, because it is
+	// mounted with nodev unless the runtime changes that
 	launched bool
-	tries    int // how often nodes were made
+	tries    int // how often the probe has made nodes
 
 	commands *os.File
 	answers  *bufio.Scanner
@@ -47,8 +47,8 @@ func newContainer(t *testing.T, w *world, config string) *container {
 	return &container{t: t, w: w, id: id, env: append(os.Environ(), "BERTH_CONFIG="+config)}
 }
 
-// root makes a root file system with the probe, and with a node of each
-// accelerator, as a hostile image brings them along.
+// root makes a root file system with the probe, and with a node of each accelerator, as in a
+// hostile image.
 func (w *world) root(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "rootfs")
@@ -81,7 +81,7 @@ func (c *container) pipes(cmd *exec.Cmd) (done func()) {
 	return func() { in.Close(); out.Close() }
 }
 
-// create has the wrapper make and start a container of the spec, as engines do.
+// create makes and starts a container of the spec by the wrapper, as engines do.
 func create(t *testing.T, w *world, config string, spec *specs.Spec) *container {
 	t.Helper()
 	c := newContainer(t, w, config)
@@ -106,7 +106,7 @@ func create(t *testing.T, w *world, config string, spec *specs.Spec) *container 
 
 func (c *container) config() string { return filepath.Join(c.bundle, "config.json") }
 
-// run has the launcher run a container of the root.
+// run runs a container of the root by the launcher.
 func run(t *testing.T, w *world, root, request string, flags ...string) *container {
 	t.Helper()
 	c := newContainer(t, w, w.configure(t, ""))
@@ -135,7 +135,7 @@ func run(t *testing.T, w *world, root, request string, flags ...string) *contain
 	return c
 }
 
-// act has the wrapper do something with the container.
+// act calls the wrapper for the container.
 func (c *container) act(words ...string) rig.Said {
 	cmd := c.w.Command(c.w.Runtime, append(slices.Clone(c.global), words...)...)
 	cmd.Env = c.env
@@ -149,7 +149,7 @@ func (c *container) must(words ...string) {
 	}
 }
 
-// lease of the container, the zero one if it has none.
+// lease returns the container's lease, the zero Lease if it has none.
 func (c *container) lease() rig.Lease {
 	c.t.Helper()
 	for _, l := range c.w.Leases(c.t) {
@@ -160,7 +160,7 @@ func (c *container) lease() rig.Lease {
 	return rig.Lease{}
 }
 
-// delete ends a container of the wrapper.
+// delete deletes a container of the wrapper.
 func (c *container) delete() {
 	c.t.Helper()
 	rig.Must(c.t, c.commands.Close())
@@ -170,11 +170,11 @@ func (c *container) delete() {
 	}
 }
 
-// ask gives the container's process commands and returns its answers.
+// ask sends commands to the container's process and returns its answers.
 func (c *container) ask(commands ...string) (answers []string) {
 	c.t.Helper()
 	text := strings.Join(commands, "\n") + "\n"
-	// More than a pipe holds, both ways, needs somebody who reads.
+	// Commands and answers can exceed a pipe's buffer, so they are written and read at once.
 	failed := make(chan error, 1)
 	go func() {
 		_, err := c.commands.WriteString(text + "end\n")
@@ -192,7 +192,7 @@ func (c *container) ask(commands ...string) (answers []string) {
 	return answers[:len(answers)-1]
 }
 
-// askOther gives the commands to another process, which enters the container now.
+// askOther sends the commands to a new process in the container (exec).
 func (c *container) askOther(flags []string, commands ...string) []string {
 	c.t.Helper()
 	words := append(append(slices.Clone(c.global), "exec"), append(flags, c.id, "/probe")...)
@@ -206,12 +206,12 @@ func (c *container) askOther(flags []string, commands ...string) []string {
 	return strings.Split(strings.TrimSpace(said.Out), "\n")
 }
 
-// attempt is one way to a device.
+// attempt is one way of opening a device.
 type attempt struct {
 	name, command string
 }
 
-// attempts are all ways to all accelerators, and to devices that are none.
+// attempts are all ways of opening all accelerators, and some other devices.
 func (c *container) attempts() []attempt {
 	c.tries++
 	var all []attempt
@@ -232,19 +232,18 @@ func (c *container) attempts() []attempt {
 	return all
 }
 
-// ordinary devices answer as in any container: there is no terminal behind tty.
+// ordinary devices work as in any container: there is no terminal behind tty
 var ordinary = []string{"/dev/null", "/dev/zero", "/dev/urandom", "/dev/tty", "/host/dev/null", "/host/dev/fuse"}
 
-// ways a container is looked at.
+// ways are the properties of a container that decide the expected results.
 type ways struct {
 	own map[string]bool // paths of nodes that may be opened
-	// bound: every node was to be bound at /stolen/dev, and kept: those of others
-	// are, too. mknod: the process has the capability to make nodes. fuse: the
-	// spec allows it.
+	// bound: every node was bound at /stolen/dev, and foreign ones stay. mknod: the process has the
+	// capability to make nodes. fuse: the spec allows it.
 	bound, kept, mknod, fuse bool
 }
 
-// expected is what attempts give if the rules hold.
+// expected returns the results of the attempts if the rules hold.
 func (c *container) expected(x ways) map[string]string {
 	all := map[string]string{}
 	pick := func(b bool, yes, no string) string {
@@ -270,7 +269,7 @@ func (c *container) expected(x ways) map[string]string {
 	return all
 }
 
-// judge compares what was tried with what ought to be.
+// judge compares the results with the expected ones.
 func (c *container) judge(when string, x ways, tries []attempt, answers []string) {
 	c.t.Helper()
 	if len(answers) != len(tries) {
@@ -279,7 +278,7 @@ func (c *container) judge(when string, x ways, tries []attempt, answers []string
 	want, got := c.expected(x), map[string]string{}
 	for i, a := range tries {
 		got[a.name] = answers[i]
-		// A root without devices would hide that the rules fail.
+		// A root mounted with nodev would hide that the rules fail.
 		if c.launched && strings.HasPrefix(a.name, "image's ") && answers[i] == "EACCES" {
 			want[a.name] = "EACCES"
 		}
@@ -289,7 +288,7 @@ func (c *container) judge(when string, x ways, tries []attempt, answers []string
 	}
 }
 
-// differences says the first few of them; without rules there are hundreds.
+// differences returns the first few differences; without rules there are hundreds.
 func differences(want, got map[string]string) (text string) {
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -310,14 +309,14 @@ func commandsOf(tries []attempt) (commands []string) {
 	return commands
 }
 
-// look has the container's own process try everything.
+// look makes the container's own process try everything.
 func (c *container) look(when string, x ways) {
 	c.t.Helper()
 	tries := c.attempts()
 	c.judge(when, x, tries, c.ask(commandsOf(tries)...))
 }
 
-// lookAsOther has a process try that enters the container now.
+// lookAsOther makes a new process in the container try everything.
 func (c *container) lookAsOther(when string, x ways, flags ...string) {
 	c.t.Helper()
 	tries := c.attempts()

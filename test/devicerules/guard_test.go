@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// A container that asks for nothing and could reach everything: the guard closes
-// the accelerators and nothing else.
+// For a container without a request that could open everything, the guard closes the accelerators
+// and nothing else.
 func TestGuard(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		for name, spec := range w.hostile(t) {
@@ -35,7 +35,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// With the guard off, what the engine wrote is what the runtime reads.
+// With the guard off, the runtime reads exactly what the engine wrote.
 func TestGuardTurnedOff(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		spec := privileged(withDev(w.plain(t)))
@@ -51,7 +51,7 @@ func TestGuardTurnedOff(t *testing.T) {
 			got[tries[i].name] = answer
 		}
 		for _, d := range w.devices {
-			want["node "+d.path] = "ENOENT" // nobody asked for one
+			want["node "+d.path] = "ENOENT" // no request
 		}
 		if d := differences(want, got); d != "" {
 			t.Errorf("not what the spec says:%s", d)
@@ -60,7 +60,7 @@ func TestGuardTurnedOff(t *testing.T) {
 	})
 }
 
-// untouched: the bundle is as the engine wrote it, which is as create has it.
+// untouched checks that the bundle is as the engine wrote it.
 func (c *container) untouched() {
 	c.t.Helper()
 	var names []string
@@ -77,7 +77,7 @@ func (c *container) untouched() {
 	}
 }
 
-// print identifies config.json: its bytes, and the file itself.
+// print returns what identifies config.json: its bytes, and the file itself.
 func (c *container) print() string {
 	c.t.Helper()
 	data, err := os.ReadFile(c.config())
@@ -87,7 +87,7 @@ func (c *container) print() string {
 	return fmt.Sprintf("%x %v %v", sha256.Sum256(data), info.Mode(), info.ModTime().UnixNano())
 }
 
-// Nothing to do, nothing done: no request and no accelerator.
+// Without a request and an accelerator the bundle isn't changed.
 func TestUntouched(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		fuse := int64(229)
@@ -100,7 +100,7 @@ func TestUntouched(t *testing.T) {
 				if l := c.lease(); l.ID != "" {
 					t.Errorf("it has a lease: %+v", l)
 				}
-				// All of its capabilities are left to it.
+				// The container keeps all its capabilities.
 				x := ways{mknod: true, fuse: true}
 				tries := c.attempts()
 				answers := c.ask(commandsOf(tries)...)
@@ -115,7 +115,7 @@ func TestUntouched(t *testing.T) {
 
 func ptr(n int64) *int64 { return &n }
 
-// What a lease changed in the bundle goes with it.
+// A lease's changes of the bundle are undone at its end.
 func TestBundleIsPutBack(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		c := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1"))
@@ -130,8 +130,8 @@ func TestBundleIsPutBack(t *testing.T) {
 	})
 }
 
-// The display of a server's management controller has the major of GPUs' graphics nodes,
-// and is left to who gets it. One beside it that is a GPU's is closed.
+// The display of a server's management controller has the major of GPUs' graphics nodes, and stays
+// open to the container that was given it. A GPU's graphics node is closed.
 func TestDisplay(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		const device = "/sys/bus/pci/devices/0000:02:00.0"

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// The launcher, with what users may give it: the host's /dev, single nodes of it,
+// The launcher, with everything that users may give a task: the host's /dev, single nodes of it,
 // and an image with nodes of its own.
 func TestLauncher(t *testing.T) {
 	for _, tt := range []struct {
@@ -25,7 +25,7 @@ func TestLauncher(t *testing.T) {
 		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
 			worlds(t, tt.profile, func(t *testing.T, w *world) {
 				kinds := map[string][]string{"thrown away": nil, "written to": {"--rw"}}
-				if tt.request == "2" { // what a task may do beside has nothing to do with how many
+				if tt.request == "2" { // the flags are independent of the number of GPUs
 					kinds["administrator"] = []string{"--cap-add", "SYS_ADMIN"}
 					kinds["privileged"] = []string{"--privileged"}
 					kinds["unconfined"] = []string{"--security-opt", "seccomp=unconfined"}
@@ -44,7 +44,7 @@ func TestLauncher(t *testing.T) {
 	}
 }
 
-// volumes are binds of the host's /dev, and of each accelerator's node.
+// volumes returns binds of the host's /dev, and of each accelerator's node.
 func (w *world) volumes() []string {
 	flags := []string{"-v", "/dev:/host/dev"}
 	for _, d := range w.devices {
@@ -63,9 +63,10 @@ func (c *container) taskIsWalledOff(x ways) {
 	c.besideNeighbour(x)
 }
 
-// No task of berth run reaches processes or files beyond its own by system calls that only some arguments make harmful,
-// whatever it is allowed: it gets no pidfd of a listener of the host, no lease on a file of root's that is bound read-only,
-// and no events of others' processes. Nor does it watch a whole file system, or open other mount namespaces.
+// Whatever a task of berth run is allowed, it reaches no processes or files of others by system
+// calls that only some arguments make harmful: it gets no pidfd of a listener of the host, no lease
+// on a file of root's that is bound read-only, and no events of others' processes. Nor does it
+// watch a whole file system, or open other mount namespaces.
 func TestLauncherHoldsCalls(t *testing.T) {
 	dir, err := os.MkdirTemp("", "berth-") // a socket's path is short
 	rig.Must(t, err)
@@ -101,8 +102,8 @@ func TestLauncherHoldsCalls(t *testing.T) {
 	})
 }
 
-// Four tasks at once, through both entry points: no device is in two of them, and each
-// opens its own alone.
+// Of four tasks at once, through both entry points, no two share a device, and each opens only its
+// own.
 func TestTasksAreDisjoint(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -135,7 +136,7 @@ func TestTasksAreDisjoint(t *testing.T) {
 	})
 }
 
-// A task that asks for nothing gets nothing: what users bind is there, and closed.
+// A task without a request gets no device: nodes that its user binds exist, and can't be opened.
 func TestLauncherWithoutRequest(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")

@@ -12,12 +12,11 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// What follows shows where a container's own rules end. Nothing is asserted of
-// what isn't promised: whoever sees a line change has to change the documentation.
+// The tests below show the limits of a container's own rules. They assert nothing that isn't
+// promised: if one of them fails, the documentation has to change.
 
-// With CAP_SYS_ADMIN and its cgroup in reach a container lifts its own rules:
-// on cgroup v2 it detaches its device program, on v1 it writes to devices.allow.
-// Until it does, the rules hold.
+// With CAP_SYS_ADMIN and access to its cgroup a container lifts its own rules: on cgroup v2 it
+// detaches its device program, on v1 it writes to devices.allow. Until then the rules hold.
 func TestAdministratorInside(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		spec := requesting(w.listed(t), "1")
@@ -45,8 +44,8 @@ func TestAdministratorInside(t *testing.T) {
 	})
 }
 
-// Who asks for nothing and may open nothing has an outer cgroup all the same, if it could
-// take off its own rules. Its filter refuses the call by which it would leave the cgroup.
+// A container without a request and without accelerators has an outer cgroup if it could lift its
+// own rules. Its filter refuses the call by which it would leave the cgroup.
 func TestAdministratorWithoutAccelerators(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		spec := w.plain(t)
@@ -73,10 +72,9 @@ func TestAdministratorWithoutAccelerators(t *testing.T) {
 	})
 }
 
-// An engine that sends device rules along with an update: runc leaves the rules as
-// it is, and crun would put the engine's rules in its place, had the wrapper not taken
-// them out. (docker update and podman update send none; containerd's CRI plugin sends
-// those of its own spec.)
+// An update with device rules: runc ignores the rules, and crun would replace the container's rules
+// with them if the wrapper didn't remove them. (docker update and podman update send none;
+// containerd's CRI plugin sends those of its own spec.)
 func TestUpdateWithDevices(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		c := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1"))

@@ -1,9 +1,9 @@
-// Package devicerules measures, from inside real containers, that of all accelerators of
-// a node a container opens those that it leased and no other: on cgroup v1 and v2,
-// with runc and crun, through the runtime wrapper and the launcher.
+// Package devicerules checks, from inside real containers, that a container opens the accelerators
+// that it leased and no others: on cgroup v1 and v2, with runc and crun, through the runtime
+// wrapper and the launcher.
 //
-// The nodes are simulated ones, so nothing is behind the devices: opening one gives
-// ENXIO where the rules let it through, and EPERM where they don't.
+// The nodes are simulated, so there is no driver behind the devices: opening one gives ENXIO where
+// the rules allow it, and EPERM where they don't.
 package devicerules
 
 import (
@@ -42,15 +42,15 @@ type device struct {
 
 func (d device) number() string { return fmt.Sprintf("%d:%d", d.major, d.minor) }
 
-// world is a node with a runtime.
+// world is a node and a runtime.
 type world struct {
 	*rig.Node
 	runtime string
 	devices []device
 }
 
-// worlds runs a test on the pairs of runtime and version of cgroups that it has. Tests of one
-// node run one after another, for they share its devices.
+// worlds runs a test on the pairs of runtime and version of cgroups. Tests of one node run one
+// after another, because they share its devices.
 func worlds(t *testing.T, profile string, f func(t *testing.T, w *world)) {
 	for cgroup, runtimes := range testutil.PairsByCgroup(t) {
 		t.Run(cgroup, func(t *testing.T) {
@@ -65,8 +65,7 @@ func worlds(t *testing.T, profile string, f func(t *testing.T, w *world)) {
 	}
 }
 
-// accelerators lists the server's nodes by their names, which isn't how berth
-// knows them.
+// accelerators lists the server's nodes by their names, and not by their majors as berth does.
 func accelerators(t *testing.T, n *rig.Node) []device {
 	t.Helper()
 	var all []device
@@ -97,8 +96,8 @@ func numbers(t *testing.T, path string) (major, minor uint32) {
 	return unix.Major(st.Rdev), unix.Minor(st.Rdev)
 }
 
-// own says which nodes come with a lease, by what the simulated server is made of:
-// a GPU's, for a slice those of its capabilities too, and the control nodes.
+// own returns the nodes that come with a lease, by the simulated server's data: a GPU's, for a
+// slice those of its capabilities too, and the control nodes.
 func (w *world) own(t *testing.T, l rig.Lease) map[string]bool {
 	t.Helper()
 	if len(l.Devices) == 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// refused has the wrapper create a container that it must not, and checks that
-// nothing came of it. Where one did, it says what that container opens.
+// refused checks that the wrapper refuses to create a container and leaves nothing. If it creates
+// one, the error says what that container opens.
 func refused(t *testing.T, w *world, config, text, want string, global ...string) {
 	t.Helper()
 	c := newContainer(t, w, config)
@@ -58,7 +58,7 @@ func (c *container) opens() (paths []string) {
 	return paths
 }
 
-// text is the spec as an engine writes it, with a cgroup of the container's own.
+// text returns the spec as an engine writes it, with a cgroup of the container's own.
 func text(t *testing.T, spec *specs.Spec) string {
 	t.Helper()
 	spec.Linux.CgroupsPath = "/CONTAINER"
@@ -73,7 +73,7 @@ func asking(t *testing.T, f func(t *testing.T, annotations map[string]string)) {
 	t.Run("asking", func(t *testing.T) { f(t, map[string]string{"berth.gpus": "1"}) })
 }
 
-// Rules that runc and crun read in ways of their own.
+// Rules that runc and crun read differently.
 func TestOddRulesAreRefused(t *testing.T) {
 	const wrap = int64(1) << 32
 	odd := map[string]specs.LinuxDeviceCgroup{
@@ -101,8 +101,8 @@ func TestOddRulesAreRefused(t *testing.T) {
 	})
 }
 
-// Keys and values that end early for a runtime written in C: it would read another
-// document than berth.
+// Keys and values that end early for a runtime written in C, which would read another document than
+// berth.
 func TestEarlyEndsAreRefused(t *testing.T) {
 	open := `"linux\u0000":{"cgroupsPath":"/CONTAINER","namespaces":[{"type":"pid"},{"type":"mount"}],"resources":{"devices":[{"allow":true,"access":"rwm"}]}},"linux":`
 	early := map[string]struct{ old, new, want string }{
@@ -127,11 +127,11 @@ func TestEarlyEndsAreRefused(t *testing.T) {
 	})
 }
 
-// Without a cgroup no rule is heeded, those of a plain container included.
+// Without a cgroup no rule applies, also for plain containers.
 func TestNoCgroupIsRefused(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		if w.runtime != "crun" {
-			return // only crun knows how
+			return // only crun supports it
 		}
 		const flag = "--cgroup-manager=disabled"
 		asking(t, func(t *testing.T, annotations map[string]string) {
@@ -142,7 +142,7 @@ func TestNoCgroupIsRefused(t *testing.T) {
 	})
 }
 
-// A container with a lease needs a cgroup that is its own and can be told.
+// A container with a lease needs a cgroup of its own, whose path is known.
 func TestUnknownCgroupIsRefused(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		for _, path := range []string{"/../CONTAINER", "../CONTAINER", "/", "/."} {

@@ -13,8 +13,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// Specs that are written to let the container out: naming every accelerator, and
-// allowing everything.
+// Hostile specs: one names every accelerator, the other allows everything.
 func (w *world) hostile(t *testing.T) map[string]*specs.Spec {
 	return map[string]*specs.Spec{
 		"everything listed":  w.disguised(t, w.listed(t)),
@@ -22,7 +21,7 @@ func (w *world) hostile(t *testing.T) map[string]*specs.Spec {
 	}
 }
 
-// Every request, through the wrapper, for the whole of the container's life.
+// Every kind of request through the wrapper, over the container's whole life.
 func TestWrapper(t *testing.T) {
 	for _, tt := range []struct {
 		profile string
@@ -52,7 +51,7 @@ func TestWrapper(t *testing.T) {
 	}
 }
 
-// livesWalledOff goes through what can happen to a container.
+// livesWalledOff checks the container's device rules at each step of its life.
 func (c *container) livesWalledOff(x ways) {
 	c.t.Helper()
 	c.withoutMknod()
@@ -67,7 +66,7 @@ func (c *container) livesWalledOff(x ways) {
 	c.besideNeighbour(x)
 }
 
-// withoutMknod: no capability set allows to make nodes.
+// withoutMknod checks that no capability set has CAP_MKNOD.
 func (c *container) withoutMknod() {
 	c.t.Helper()
 	sets := strings.Fields(c.ask("caps")[0])
@@ -83,7 +82,7 @@ func (c *container) withoutMknod() {
 	}
 }
 
-// unlisted: what a disguised device was to be reached by is gone.
+// unlisted checks that the binds of disguised devices are removed.
 func (c *container) unlisted() {
 	c.t.Helper()
 	want := []string{"ENOENT", "ENOENT", "ENOENT"}
@@ -92,8 +91,8 @@ func (c *container) unlisted() {
 	}
 }
 
-// update changes limits. On cgroup v2 no usual controller is there on every
-// machine that runs this: an update of nothing sets up everything again, too.
+// update changes limits. On cgroup v2 not every machine that runs these tests has a controller for
+// it: an empty update also sets everything up again.
 func (c *container) update() {
 	c.t.Helper()
 	if c.w.State.Cgroup == "v1" {
@@ -104,7 +103,8 @@ func (c *container) update() {
 	c.must("update", "--resources", file, c.id)
 }
 
-// besideNeighbour: another task takes devices, and gives them back.
+// besideNeighbour checks the rules while another task acquires devices, and after it has released
+// them.
 func (c *container) besideNeighbour(x ways) {
 	c.t.Helper()
 	neighbour := create(c.t, c.w, c.w.configure(c.t, ""), requesting(withDev(c.w.plain(c.t)), "1"))
@@ -119,7 +119,7 @@ func (c *container) besideNeighbour(x ways) {
 	c.look("after the neighbour is gone", x)
 }
 
-// Two tasks with slices of one GPU share its node, and nothing else.
+// Two tasks with slices of one GPU share only the GPU's node.
 func TestSlicesOfOneGPU(t *testing.T) {
 	worlds(t, "dgx-a100-mig", func(t *testing.T, w *world) {
 		first := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1:0"))

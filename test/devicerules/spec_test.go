@@ -53,8 +53,8 @@ func bind(source, destination string) specs.Mount {
 	return specs.Mount{Destination: destination, Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}
 }
 
-// listed is a spec that names every accelerator in every way that there is: as a
-// node, by rules for single nodes and for whole majors, and as a bind.
+// listed returns a spec that names every accelerator in every way: as a node, by rules for single
+// nodes and for whole majors, and as a bind.
 func (w *world) listed(t *testing.T) *specs.Spec {
 	s := withDev(w.plain(t))
 	majors := map[int64]bool{}
@@ -77,8 +77,8 @@ func (w *world) listed(t *testing.T) *specs.Spec {
 	return s
 }
 
-// disguised adds ways to nvidia-modeset, which is never leased, by other names:
-// a link to its node, and a node of the same number elsewhere.
+// disguised adds other names of nvidia-modeset, which is never leased: a link to its node, and a
+// node of the same number elsewhere.
 func (w *world) disguised(t *testing.T, s *specs.Spec) *specs.Spec {
 	dir := t.TempDir()
 	link, node := filepath.Join(dir, "link"), filepath.Join(dir, "innocent")

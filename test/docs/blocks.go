@@ -25,14 +25,14 @@ import (
 // block is one fenced block of a page.
 type block struct {
 	page string
-	line int // of its fence, from 1
+	line int // line of its fence, from 1
 	kind string
 	text []string
 }
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
-// fenced finds the blocks of a page. A fence that is never closed is an error.
+// fenced returns the blocks of a page. A fence without an end is an error.
 func fenced(page, text string) (all []block, err error) {
 	var b *block
 	for i, line := range strings.Split(text, "\n") {
@@ -54,10 +54,10 @@ func fenced(page, text string) (all []block, err error) {
 
 // command is one command of a console block.
 type command struct {
-	line       string // without the prompt and without what is said beside it
+	line       string // without the prompt and the remark
 	background bool
 	code       int
-	prints     []string // nil: not shown
+	prints     []string // nil: the page shows no output
 }
 
 var (
@@ -65,7 +65,7 @@ var (
 	ending = regexp.MustCompile(`\bexit code (\d+)\b`)
 )
 
-// commands are those of a console block. A remark can name the exit code; it is 0
+// commands returns the commands of a console block. A remark can name the exit code; it is 0
 // otherwise.
 func (b block) commands() (all []command, err error) {
 	for _, line := range b.text {
@@ -95,12 +95,12 @@ var changing = []struct {
 	{regexp.MustCompile(`\b(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`), "$1-UUID"},
 	{regexp.MustCompile(`\b[0-9a-f]{12}\b`), "ID"},
 	{regexp.MustCompile(`\b20\d\d-\d\d-\d\d \d\d:\d\d\b`), "TIME"},
-	{regexp.MustCompile(`; waited [0-9.hms]+`), ""}, // said after a second, which is up to the machine
+	{regexp.MustCompile(`; waited [0-9.hms]+`), ""}, // printed after a second, if the machine is slow
 	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|s|m|m\d\ds|h\d\dm)\b`), "AGE"},
 	{regexp.MustCompile(`\s+`), " "},
 }
 
-// same replaces ids, times and the width of columns, which differ from run to run.
+// same replaces ids, times and the width of columns.
 func same(line string) string {
 	for _, c := range changing {
 		line = c.pattern.ReplaceAllString(line, c.with)
@@ -108,8 +108,8 @@ func same(line string) string {
 	return strings.TrimSpace(line)
 }
 
-// fits compares what a page shows with what was printed. "…" is any text within a
-// line; alone on one, any number of lines.
+// fits reports whether the output matches the page. "…" matches any text within a line; alone on a
+// line, it matches any number of lines.
 func fits(shown []string, printed string) bool {
 	var pattern strings.Builder
 	for _, line := range shown {

@@ -58,7 +58,7 @@ func pages(t *testing.T) map[string]string {
 func TestBlocks(t *testing.T) {
 	kinds := map[string]func(*testing.T, block){
 		"console": console, "sh make": targets, "sh usage": usage, "json": wellFormedJSON, "toml": wellFormedTOML,
-		"text": func(*testing.T, block) {}, // words for people
+		"text": func(*testing.T, block) {}, // a block of prose
 		"text demo": func(t *testing.T, b block) {
 			if b.page != "README.md" {
 				t.Error("test/demo compares that of README.md alone")
@@ -97,7 +97,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// engines is for blocks that test/engines runs, of one page.
+// engines marks blocks that test/engines runs, of one page.
 func engines(page string) func(*testing.T, block) {
 	return func(t *testing.T, b block) {
 		if b.page != page {
@@ -112,8 +112,8 @@ const (
 	hub     = "docker.io/library"
 )
 
-// place is where the commands of the guide are run: a simulated server, and a
-// directory with what their reader would have.
+// place is where the guide's commands are run: a simulated server, and a directory with the files
+// that the guide's reader has.
 type place struct {
 	*rig.Node
 	dir string
@@ -171,15 +171,14 @@ func furnish(n *rig.Node, dir string) (place, error) {
 			return p, err
 		}
 	}
-	// What it says while it unpacks, if that takes long, isn't part of the guide.
+	// The message of a slow unpacking isn't part of the guide.
 	if out, err := p.shell("berth run ./image true").CombinedOutput(); err != nil {
 		return p, fmt.Errorf("unpack the image: %w: %s", err, out)
 	}
 	return p, nil
 }
 
-// console runs the commands one after another, and ends in the end what they left
-// in the background.
+// console runs the commands one after another, and finally ends their background processes.
 func console(t *testing.T, b block) {
 	make := newPlace
 	if b.page == "docs/gangs.md" || b.page == "README.md" {
@@ -211,8 +210,8 @@ func (p place) shell(line string) *exec.Cmd {
 	return p.Command("env", "-C", p.dir, path, "sh", "-c", "exec 2>&1; "+line)
 }
 
-// background starts what goes on while the next commands are run, and waits until it runs
-// with its lease. What it returns ends it.
+// background starts a command that runs while the next ones do, and waits until it has its lease.
+// The returned function ends it.
 func (p place) background(t *testing.T, c command) (end func()) {
 	t.Helper()
 	before := p.Leases(t)
@@ -240,7 +239,7 @@ func (p place) background(t *testing.T, c command) (end func()) {
 	}
 }
 
-// targets are those of the Makefile.
+// targets returns the Makefile's targets.
 func targets(t *testing.T, b block) {
 	makefile, err := os.ReadFile(top + "Makefile")
 	rig.Must(t, err)
@@ -252,8 +251,8 @@ func targets(t *testing.T, b block) {
 	}
 }
 
-// usage are calls of a program of cmd/, with what is said of each behind two spaces:
-// its verb and flags have to be words of the program's source.
+// usage checks calls of a program of cmd/, each with its description behind two spaces: verb and
+// flags have to occur in the program's source.
 func usage(t *testing.T, b block) {
 	for _, line := range b.text {
 		call, _, _ := strings.Cut(strings.TrimSpace(line), "  ")
@@ -300,8 +299,7 @@ func wellFormedTOML(t *testing.T, b block) {
 	}
 }
 
-// TestRequestWords: what the guide says can be asked for is granted, on a server
-// that has such devices.
+// TestRequestWords: the requests in the guide are granted, on a server that has such devices.
 func TestRequestWords(t *testing.T) {
 	whole, err := newPlace()
 	rig.Must(t, err)
@@ -316,7 +314,7 @@ func TestRequestWords(t *testing.T) {
 		for _, m := range words.FindAllStringSubmatch(first, -1) {
 			count++
 			words := strings.TrimSuffix(m[1], "…")
-			if strings.ContainsAny(words, "+/") { // features and other vendors' devices are the admin's to allow
+			if strings.ContainsAny(words, "+/") { // the admin has to allow features and other vendors' devices
 				if _, err := request.Parse(words); err != nil {
 					t.Error(err)
 				}

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// TestFaultsPage: each row of docs/faults.md names a test, and each test that it names is there.
+// TestFaultsPage: each row of docs/faults.md names a test, and each named test exists.
 func TestFaultsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/faults.md")
 	testutil.Must(t, err)

@@ -6,15 +6,14 @@ import (
 	"testing"
 )
 
-// Where too little is free, the engine's own output has one line that says how many were
-// asked for, how many are free, and who holds the others since when; and nothing is left
-// of the container.
+// If too few devices are free, the engine's own output has one line with the number requested, the
+// number free, and the holders of the others since when; nothing is left of the container.
 func TestBusy(t *testing.T) {
 	everywhere(t, []string{"runc", "crun", "berth"}, func(t *testing.T, p place) {
 		p.usable(t)
 		s := server{p.host}
 		s.takes(t, 1)()
-		p.start(t, wish{}).end() // engines make directories once
+		p.start(t, wish{}).end() // engines make some directories at the first use
 		c := p.start(t, wish{devices: []string{"berth/gpus=1"}})
 		release := s.takes(t, 5)
 		before := p.footprint(t)
@@ -49,7 +48,8 @@ func TestBusy(t *testing.T) {
 	})
 }
 
-// tells looks for a line that matches: exactly one, but where crun drops what hooks say.
+// tells checks that exactly one line matches; with crun there is none, because it discards the
+// output of hooks.
 func (p place) tells(t *testing.T, text, pattern string) {
 	t.Helper()
 	line, count := regexp.MustCompile(pattern), 0

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// composed is a service of a compose file, which waits.
+// composed returns a service of a compose file that waits.
 func composed(name, gpus string) string {
 	return fmt.Sprintf(`  %s:
     image: cuda
@@ -24,7 +24,7 @@ func composed(name, gpus string) string {
 %s`, name, gpus)
 }
 
-// documented is the service of the guide, with what the tests' host needs.
+// documented returns the service of the guide, with what the tests' host needs.
 func documented(t *testing.T) string {
 	t.Helper()
 	_, example, ok := strings.Cut(guide(t), "```yaml compose\nservices:\n")
@@ -36,13 +36,13 @@ func documented(t *testing.T) string {
 		"command: /wait\n    network_mode: none\n    stop_grace_period: 0s\n    volumes: [\"/dev:/nodes\"]\n").Replace(example)
 }
 
-// reserved is how compose's files ask for GPUs.
+// reserved returns a reservation of GPUs in a compose file.
 func reserved(devices string) string {
 	return "    deploy: {resources: {reservations: {devices: [{driver: nvidia, capabilities: [gpu], " + devices + "}]}}}\n"
 }
 
-// Services of docker compose have GPUs of their own: a count is of free ones, names are
-// the very devices, and a restart brings what is free then.
+// Services of docker compose have GPUs of their own: a count gets free ones, names get the named
+// devices, and a restart takes what is free then.
 func TestCompose(t *testing.T) {
 	wanted(t)
 	h := start(t, "forky", "v2")
@@ -70,7 +70,7 @@ func TestCompose(t *testing.T) {
 	}
 	t.Cleanup(func() { h.do(t, compose("down", "--timeout", "0")...) })
 	for _, service := range []string{"exact", "uuid", "one", "model", "annotated", "cdi", "train", "none"} {
-		h.do(t, compose("up", "--detach", service)...) // in this order: what is exact has to be free
+		h.do(t, compose("up", "--detach", service)...) // in this order, because named devices have to be free
 	}
 	if diff := cmp.Diff([][]string{{"nvidia3"}, {"nvidia0"}, nil}, [][]string{sees("exact"), sees("uuid"), sees("none")}); diff != "" {
 		t.Errorf("exact, uuid, none (-want +got):\n%s", diff)
@@ -86,7 +86,7 @@ func TestCompose(t *testing.T) {
 	if slices.Sort(seen); len(slices.Compact(slices.Clone(seen))) != len(seen) {
 		t.Errorf("a GPU is in two services: %v", seen)
 	}
-	// Somebody takes what a service leaves: it comes back with others.
+	// Another process takes the GPUs that a service has released: the service restarts with others.
 	before := sees("one")
 	h.do(t, compose("stop", "--timeout", "0", "one")...)
 	taker := place{h, dockerRun("--gpus", `"device=`+strings.Join(uuidsOf(ids, before), ",")+`"`, "test"), "berth"}.start(t, wish{})
@@ -100,7 +100,8 @@ func TestCompose(t *testing.T) {
 	h.settled(t)
 }
 
-// uuidsOf names GPUs that a container calls nvidia3; indexes are minors on this server.
+// uuidsOf returns the UUIDs of GPUs by their nodes' names, as nvidia3; on this server indexes are
+// minors.
 func uuidsOf(ids, names []string) (all []string) {
 	for i, id := range ids {
 		if slices.Contains(names, fmt.Sprintf("nvidia%d", i)) {
@@ -110,7 +111,8 @@ func uuidsOf(ids, names []string) (all []string) {
 	return all
 }
 
-// What docker exec starts sees the devices of its container, and its user none beside.
+// A process of docker exec can open the devices of its container, and no others, whatever its user
+// is.
 func TestExec(t *testing.T) {
 	wanted(t)
 	h := start(t, "forky", "v2")
@@ -135,8 +137,8 @@ func TestExec(t *testing.T) {
 	h.settled(t)
 }
 
-// opened runs the probe by words that start it in a container, and returns the GPUs that
-// it can open by its own nodes, and by the host's.
+// opened runs the probe by a command that starts it in a container, and returns the GPUs that it
+// can open by the container's nodes and by the host's.
 func (h *host) opened(t *testing.T, words ...string) (own, all []string) {
 	t.Helper()
 	cmd := h.command(words...)

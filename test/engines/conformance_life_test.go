@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// tenant is who runs tasks on a containerd that dies.
+// tenant runs tasks on a containerd that is killed.
 type tenant struct {
 	server
 	image string
@@ -35,7 +35,7 @@ func (c *tenant) up(t *testing.T) {
 	c.until(t, "ctr", "version")
 }
 
-// berth calls a verb, which has to succeed.
+// berth calls a verb that has to succeed.
 func (c *tenant) berth(t *testing.T, words ...string) string {
 	t.Helper()
 	return strings.TrimSpace(c.do(t, c.line(words...)...))
@@ -45,7 +45,7 @@ func (c *tenant) line(words ...string) []string {
 	return append([]string{"timeout", "60", shared.Berth, "--engine", "containerd"}, words...)
 }
 
-// says waits until a verb's output fits.
+// says waits until a verb's output matches.
 func (c *tenant) says(t *testing.T, pattern string, words ...string) {
 	t.Helper()
 	eventually(t, func() string {
@@ -67,8 +67,8 @@ func (c *tenant) init(t *testing.T, name string) (pid string) {
 	return found[1]
 }
 
-// What berth runs on a containerd outlives it, is told the truth of, and is as it was
-// when the node comes up again.
+// Tasks of berth on a containerd outlive it, are shown with their true state, and are complete
+// after a reboot.
 func TestContainerdTasksLast(t *testing.T) {
 	wanted(t)
 	t.Parallel() // on hosts of its own
@@ -133,7 +133,7 @@ func containerdKilled(t *testing.T, c *tenant) {
 	}
 }
 
-// startsAnew does what a reset does: nothing is left of processes nor of /run.
+// startsAnew has the effect of a reset: no process and nothing in /run is left.
 func startsAnew(t *testing.T, c *tenant) {
 	c.berth(t, "run", "-d", "--name", "ended", c.image, "sh", "-c", "echo before; exit 3")
 	c.berth(t, "wait", "ended")
@@ -162,7 +162,7 @@ func startsAnew(t *testing.T, c *tenant) {
 	}
 }
 
-// loggerKilled: whoever killed it loses the log, not the task.
+// loggerKilled: killing the logger costs the log and not the task.
 func loggerKilled(t *testing.T, c *tenant) {
 	id := c.berth(t, "run", "-d", "--name", "talks", "--gpus", "2", c.image, "sh", "-c", chatty)
 	c.says(t, "line 2", "logs", "talks")

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// The same commands do the same, whoever runs the tasks. What differs is said of the one
-// command where it does, and why.
+// The same commands have the same result, whichever engine runs the tasks. Each difference is
+// stated at its command, with the reason.
 func TestConformance(t *testing.T) {
 	wanted(t)
 	t.Parallel() // on hosts of its own
@@ -44,24 +44,24 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// story is a sequence of commands, each with what it is to do.
+// story is a sequence of commands with their expected results.
 type story struct {
 	name  string
 	steps []step
 }
 
-// step is one command. Its words, and what is wanted of it, may have {image}, {dir},
-// {registry} and {work} in them, and {name}, which is the story's own in each engine.
+// step is one command. Its arguments and the expected results may contain {image}, {dir},
+// {registry} and {work}, and {name}, which each story has of its own in each engine.
 type step struct {
-	words string // of berth, as a shell reads them; a whole line of a shell with "$ "
+	words string // arguments of berth, as a shell reads them; a line that begins with "$ " is a shell's
 	code  int
-	// out and err are what is written, as patterns for all of it; "" is nothing.
+	// out and err are patterns for the whole output; "" means nothing.
 	out, err string
-	// on is what another engine does instead.
+	// on has the expected results of other engines.
 	on map[string]differs
 }
 
-// differs is a difference that is meant.
+// differs is an intended difference.
 type differs struct {
 	why      string
 	code     int
@@ -95,7 +95,7 @@ func (c conformance) tell(t *testing.T, s story) {
 	}
 }
 
-// follow does what the guide shows.
+// follow runs the commands that the guide shows.
 func (c conformance) follow(t *testing.T) {
 	for line := range strings.Lines(shown(t, "console berth containerd")) {
 		words := strings.Fields(strings.NewReplacer("registry.example/train:1", c.registry+"/train", "$ berth ", "$ "+shared.Berth+" ").Replace(line))
@@ -103,12 +103,12 @@ func (c conformance) follow(t *testing.T) {
 	}
 }
 
-// fits matches all of a text; the last line's end doesn't count.
+// fits reports whether the whole text matches; the last line's end is ignored.
 func fits(pattern, text string) bool {
 	return regexp.MustCompile(`^(?s:` + pattern + `)$`).MatchString(strings.TrimSuffix(text, "\n"))
 }
 
-// clean says that no story has left anything.
+// clean checks that no story has left anything.
 func (c conformance) clean(t *testing.T) {
 	c.do(t, shared.Berth, "--engine", c.engine, "prune", "--all")
 	if got := c.do(t, shared.Berth, "--engine", c.engine, "ps", "-aq"); got != "" {
@@ -134,8 +134,7 @@ func (c conformance) clean(t *testing.T) {
 	}
 }
 
-// killed clients, at whatever moment, leave nothing that rm -f and the next run don't
-// take away.
+// clients that are killed at any moment leave nothing that rm -f and the next run don't remove.
 func (c conformance) kill(t *testing.T) {
 	berth := shared.Berth + " --engine " + c.engine
 	for delay := 20; delay < 500; delay += 40 {
@@ -145,7 +144,7 @@ func (c conformance) kill(t *testing.T) {
 	}
 }
 
-// conformingOn stands a host up that has both engines.
+// conformingOn starts a host that has both engines.
 func conformingOn(t *testing.T, suite, cgroup string) *host {
 	t.Helper()
 	h := startFor(t, "-conformance", suite, cgroup)
@@ -160,7 +159,7 @@ func conformingOn(t *testing.T, suite, cgroup string) *host {
 // conforming has a host ready for both engines: all but containerd, which is to be started.
 func conforming(t *testing.T, h *host) {
 	t.Helper()
-	for _, dir := range []string{"/var/lib/containerd", "/var/lib/berth"} { // overlays can't be made on overlays
+	for _, dir := range []string{"/var/lib/containerd", "/var/lib/berth"} { // overlays can't be made on an overlay
 		h.do(t, "sh", "-c", "mkdir -p "+dir+" && busybox mount -t tmpfs tmpfs "+dir)
 	}
 	h.do(t, shared.Berth, "discover", "--quiet")
@@ -181,8 +180,8 @@ func conforming(t *testing.T, h *host) {
 	}
 }
 
-// registry serves a layout at the host's own loopback address.
-// labelled writes an image of one layer anew, with a label.
+// registry serves a layout at the loopback address of the host. labelled writes an image with one
+// layer again, with a label.
 func labelled(t *testing.T, to, from string) {
 	t.Helper()
 	blobs, err := filepath.Glob(from + "/blobs/sha256/*")
@@ -417,7 +416,7 @@ var stories = []story{
 	}},
 }
 
-// daemonless are commands when no containerd answers.
+// daemonless are commands without a running containerd.
 func TestConformanceWithout(t *testing.T) {
 	wanted(t)
 	h := conformingOn(t, "forky", "v2")

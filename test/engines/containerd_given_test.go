@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A command that is brought into a container gets pipes, or the container's own null: the
-// host's, and files, could be opened anew through procfs, and given another mode.
+// A command in a container gets pipes, or the container's own null device, as its standard streams.
+// The host's null device and files could be opened again through procfs, and given another mode.
 func TestContainerdGivesNothingOfTheHosts(t *testing.T) {
 	wanted(t)
 	t.Parallel() // on hosts of its own

@@ -14,11 +14,11 @@ import (
 type crate struct {
 	server
 	root string // of its containers
-	// hook has them ask by a CDI device, under a plain runtime.
+	// hook makes containers request GPUs by a CDI device, under a plain runtime.
 	hook bool
 }
 
-// crateOn starts containerd on a host of a purpose.
+// crateOn starts containerd on a host for this purpose alone.
 func crateOn(t *testing.T, purpose, suite, cgroup string) *crate {
 	t.Helper()
 	c := &crate{server: server{startFor(t, purpose, suite, cgroup)}}
@@ -36,7 +36,7 @@ func (c *crate) up(t *testing.T) {
 	c.until(t, "ctr", "version")
 }
 
-// words start a task in the background.
+// words returns the arguments that start a task in the background.
 func (c *crate) words(id, gpus string, more ...string) []string {
 	words := []string{"ctr", "run", "--detach", "--cpu-shares", "0", "--mount", "type=bind,src=/dev,dst=/nodes,options=rbind:rw"}
 	if c.hook {
@@ -59,7 +59,7 @@ func (c *crate) ctr(t *testing.T, words ...string) {
 	c.do(t, append([]string{"ctr"}, words...)...)
 }
 
-// agrees says that a container opens what its lease has.
+// agrees checks that a container opens exactly the devices of its lease.
 func (c *crate) agrees(t *testing.T, id string) []string {
 	t.Helper()
 	own, all := c.looks(t, "ctr", "task", "exec", "--exec-id", newID(), id)
@@ -70,7 +70,7 @@ func (c *crate) agrees(t *testing.T, id string) []string {
 	return held
 }
 
-// task is a line of ctr tasks ls: what it says of a container.
+// task returns a container's line of ctr tasks ls.
 func (c *crate) task(t *testing.T, id string) (pid, status string) {
 	t.Helper()
 	for line := range strings.Lines(c.do(t, "ctr", "task", "ls")) {
@@ -81,7 +81,7 @@ func (c *crate) task(t *testing.T, id string) (pid, status string) {
 	return "", ""
 }
 
-// becomes waits for a task's status.
+// becomes waits until a task has this status.
 func (c *crate) becomes(t *testing.T, id, want string) {
 	t.Helper()
 	eventually(t, func() string {
@@ -101,7 +101,7 @@ func (c *crate) removes(t *testing.T, id string) {
 	c.ctr(t, "container", "rm", id)
 }
 
-// A lease follows its task through whatever containerd does with it.
+// A lease has the lifetime of its task, whatever containerd does with it.
 func TestContainerdLife(t *testing.T) {
 	wanted(t)
 	t.Parallel() // on hosts of its own
@@ -109,7 +109,7 @@ func TestContainerdLife(t *testing.T) {
 		t.Run(strings.Join(on, "/"), func(t *testing.T) {
 			c := crateOn(t, "-containerd", on[0], on[1])
 			c.hook = on[2] == "runc"
-			c.removes(t, c.starts(t, "1")) // engines make directories once
+			c.removes(t, c.starts(t, "1")) // engines make some directories at the first use
 			c.takes(t, 1)()
 			before := c.footprint(t)
 			for _, l := range containerdLives {
@@ -119,7 +119,7 @@ func TestContainerdLife(t *testing.T) {
 							c.removes(t, id)
 						}
 						if c.hook {
-							c.takes(t, 1)() // without the wrapper, the next acquire gives back what has ended
+							c.takes(t, 1)() // without the wrapper, the next acquire removes the leases of ended tasks
 						}
 						c.free(t, before)
 					}()
@@ -144,7 +144,7 @@ var containerdLives = []struct {
 		id := c.starts(t, "8")
 		c.ctr(t, "task", "kill", id)
 		c.becomes(t, id, "STOPPED")
-		c.holds(t, map[string]int{}) // although nobody has deleted it
+		c.holds(t, map[string]int{}) // although the container wasn't deleted
 		c.takes(t, 8)()
 		c.ctr(t, "task", "rm", id)
 		c.ctr(t, "task", "start", "--detach", id)
@@ -173,7 +173,7 @@ var containerdLives = []struct {
 		c.holds(t, map[string]int{id: 2})
 		c.agrees(t, id)
 		c.removes(t, id)
-		c.do(t, "sh", "-c", `for dir in /sys/fs/cgroup/tenants /sys/fs/cgroup/*/tenants; do [ ! -e "$dir" ] || rmdir "$dir"; done`) // it's runc's to leave
+		c.do(t, "sh", "-c", `for dir in /sys/fs/cgroup/tenants /sys/fs/cgroup/*/tenants; do [ ! -e "$dir" ] || rmdir "$dir"; done`) // runc leaves it
 	}},
 	{"shim killed", func(t *testing.T, c *crate) {
 		id, other := c.starts(t, "7"), c.starts(t, "1")
@@ -190,9 +190,9 @@ var containerdLives = []struct {
 		shim := strings.Fields(c.do(t, "grep", "PPid:", "/proc/"+pid+"/status"))[1]
 		c.slay(t, "containerd")
 		c.kill(t, shim)
-		c.holds(t, map[string]int{id: 8}) // nobody has ended it
+		c.holds(t, map[string]int{id: 8}) // the task wasn't ended
 		c.up(t)
-		c.becomes(t, id, "") // containerd ends what it has lost
+		c.becomes(t, id, "") // containerd ends the tasks that it has lost
 		c.holds(t, map[string]int{})
 		c.takes(t, 8)()
 	}},
@@ -205,7 +205,7 @@ var containerdLives = []struct {
 		c.kill(t, pid)
 		release := c.takes(t, 6)
 		c.up(t)
-		c.holds(t, map[string]int{id: 2, "": 6}) // somebody else's are not given back with it
+		c.holds(t, map[string]int{id: 2, "": 6}) // other leases aren't released with it
 		if got := c.agrees(t, id); !slices.Equal(got, had) {
 			t.Errorf("it had %v, and has %v", had, got)
 		}
@@ -219,7 +219,7 @@ var containerdLives = []struct {
 	}},
 }
 
-// busy has ctr say in one line that there aren't enough GPUs.
+// busy checks that ctr says in one line that too few GPUs are free.
 func (c *crate) busy(t *testing.T, gpus, reason string) {
 	t.Helper()
 	id := newID()

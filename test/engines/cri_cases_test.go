@@ -19,7 +19,7 @@ var criCases = []struct {
 		if got := k.leases(t); len(got) > 0 {
 			t.Errorf("the sandbox has %+v", got)
 		}
-		// Each container of it asks for the same.
+		// Each container of the pod requests the same.
 		a, b := k.starts(t, p, nil), k.starts(t, p, nil)
 		k.holds(t, map[string]int{a: 2, b: 2})
 		k.agrees(t, a)
@@ -38,7 +38,7 @@ var criCases = []struct {
 		k.agrees(t, train)
 		k.agrees(t, side)
 		k.clear(t)
-		// Its own wins over the pod's.
+		// The container's own request has precedence over the pod's.
 		p = k.pod(t, "berth", "default", map[string]string{"berth.gpus/train": "3", "berth.gpus/none": "0", "berth.gpus": "1"})
 		train, side, none := k.starts(t, p, named("train")), k.starts(t, p, named("side")), k.starts(t, p, named("none"))
 		k.holds(t, map[string]int{train: 3, side: 1})
@@ -164,7 +164,7 @@ var criCases = []struct {
 				t.Errorf("in %s a privileged container opens %v", namespace, all)
 			}
 			k.holds(t, map[string]int{})
-			// What it asks for it leases there as well.
+			// The request is leased there as well.
 			asks := k.starts(t, p, object{"annotations": object{"berth.gpus": "1"}})
 			k.holds(t, map[string]int{asks: 1})
 			k.agrees(t, asks)

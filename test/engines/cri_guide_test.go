@@ -77,7 +77,7 @@ const network = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
 	{"type": "bridge", "bridge": "pods0", "ipam": {"type": "host-local", "subnet": "10.99.0.0/16"}}
 ]}`
 
-// shown is the text of the guide's block of a kind.
+// shown returns the text of the guide's block of a kind.
 func shown(t *testing.T, kind string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/containerd.md")
@@ -102,8 +102,7 @@ func (k *kubelet) follows(t *testing.T, kind string) {
 	}
 }
 
-// podOfGuide runs the pod that the guide shows, and returns how many GPUs it asks for, and
-// for which container.
+// podOfGuide runs the guide's pod, and returns how many GPUs it requests, and for which container.
 func (k *kubelet) podOfGuide(t *testing.T) (p *pod, gpus, container string) {
 	t.Helper()
 	text := shown(t, "yaml kubernetes")
@@ -115,7 +114,7 @@ func (k *kubelet) podOfGuide(t *testing.T) (p *pod, gpus, container string) {
 	return k.pod(t, handler, "default", map[string]string{"berth.gpus/" + container: asked}), asked, container
 }
 
-// value is what the first line with a key of a YAML text says.
+// value returns the value of the first line with a key in a YAML text.
 func value(t *testing.T, text, key string) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^ *` + regexp.QuoteMeta(key) + `: "?([^"\n]*)"?$`).FindStringSubmatch(text)

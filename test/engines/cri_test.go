@@ -43,7 +43,7 @@ func (k *kubelet) try(t *testing.T, method string, request object) said {
 	return k.run(t, "sh", "-c", `printf %s "$0" | "$@"`, string(text), program, "/run/containerd/containerd.sock", method)
 }
 
-// call calls the CRI, which has to work.
+// call makes a call of the CRI that has to succeed.
 func (k *kubelet) call(t *testing.T, method string, request object) (response object) {
 	t.Helper()
 	got := k.try(t, method, request)
@@ -54,7 +54,7 @@ func (k *kubelet) call(t *testing.T, method string, request object) (response ob
 	return response
 }
 
-// pod is a sandbox.
+// pod is a pod sandbox.
 type pod struct {
 	id     string
 	config object
@@ -82,7 +82,7 @@ func with(o object, more ...object) object {
 	return o
 }
 
-// creates makes a container of a pod; more is what its config has besides.
+// creates creates a container in a pod; more is merged into its config.
 func (k *kubelet) creates(t *testing.T, p *pod, more object) (id string) {
 	t.Helper()
 	config := with(object{
@@ -92,7 +92,7 @@ func (k *kubelet) creates(t *testing.T, p *pod, more object) (id string) {
 	return k.call(t, "CreateContainer", object{"pod_sandbox_id": p.id, "config": config, "sandbox_config": p.config})["containerId"].(string)
 }
 
-// starts runs one.
+// starts creates and starts a container.
 func (k *kubelet) starts(t *testing.T, p *pod, more object) (id string) {
 	t.Helper()
 	id = k.creates(t, p, more)
@@ -100,7 +100,7 @@ func (k *kubelet) starts(t *testing.T, p *pod, more object) (id string) {
 	return id
 }
 
-// sees is what a container can open, by the exec of the CRI.
+// sees returns the devices that a container can open, by the exec of the CRI.
 func (k *kubelet) sees(t *testing.T, id string) (own, all []string) {
 	t.Helper()
 	response := k.call(t, "ExecSync", object{"container_id": id, "cmd": []string{"/probe", "/look"}, "timeout": 60})
@@ -109,7 +109,7 @@ func (k *kubelet) sees(t *testing.T, id string) (own, all []string) {
 	return seen(string(text))
 }
 
-// agrees says that a container opens what its lease has.
+// agrees checks that a container opens exactly the devices of its lease.
 func (k *kubelet) agrees(t *testing.T, id string) []string {
 	t.Helper()
 	own, all := k.sees(t, id)
@@ -131,7 +131,7 @@ func (k *kubelet) clear(t *testing.T) {
 	}
 }
 
-// restarts has containerd read a configuration.
+// restarts restarts containerd with a configuration.
 func (k *kubelet) restarts(t *testing.T, standard string) {
 	t.Helper()
 	k.slay(t, "containerd")
@@ -146,8 +146,8 @@ func (k *kubelet) up(t *testing.T) {
 	eventually(t, func() string { return k.try(t, "Status", object{}).err })
 }
 
-// Pods that ask for GPUs, by whichever way of Kubernetes': the container has them, the
-// sandbox has none, and they end with the container.
+// Pods that request GPUs, in each of Kubernetes' ways: the container gets them, the sandbox gets
+// none, and the lease ends with the container.
 func TestCRI(t *testing.T) {
 	wanted(t)
 	t.Parallel() // on hosts of its own
@@ -164,7 +164,7 @@ func TestCRI(t *testing.T) {
 			k.becoming(t, real)
 			k.starts(t, k.pod(t, "berth", "default", nil), object{"annotations": object{"berth.gpus": "1"}})
 			k.clear(t)
-			k.removes(t, k.crate.starts(t, "1")) // engines make directories once
+			k.removes(t, k.crate.starts(t, "1")) // engines make some directories at the first use
 			k.takes(t, 1)()
 			before := k.footprint(t)
 			for _, c := range criCases {

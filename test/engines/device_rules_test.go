@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// climb is a way by which an engine's user, root inside, may try to get over the wall:
-// options of the engine, those that are missing in its place.
+// climb is an option by which an engine's user, root inside, may try to get around the device
+// rules. missing names the options that an engine lacks.
 type climb struct {
 	name                       string
 	docker, podman, containerd []string
 }
 
 func climbs() []climb {
-	// both docker and podman call it so.
+	// docker and podman have the same option.
 	both := func(name string, options ...string) climb { return climb{name, options, options, nil} }
 	every := func(name string, options ...string) climb { return climb{name, options, options, options} }
 	const dev = "type=bind,src=/dev,dst=/dev,options=rbind:rw"
@@ -55,8 +55,8 @@ func (c climb) options(engine string) (options []string, ok bool) {
 	return options, options != nil || c.name == "nothing"
 }
 
-// Whatever a user adds, a container opens the GPU that it has leased and no
-// accelerator besides, and none if it asked for none. berth becomes either runtime.
+// With any options of the user, a container opens the GPU that it has leased and no other
+// accelerator, and none without a request. berth becomes either runtime.
 func TestDeviceRules(t *testing.T) {
 	among(t, everyEngine(), []string{"berth"}, func(t *testing.T, p place) {
 		p.users(t)
@@ -97,7 +97,7 @@ func everyEngine() map[string][]engine {
 	return map[string][]engine{"forky": all, "bookworm": all}
 }
 
-// asking has a container ask for GPUs in the way that its engine knows.
+// asking makes a container request GPUs in the way that its engine supports.
 func (p place) asking(gpus string, w wish) wish {
 	switch {
 	case p.suite != "bookworm" || p.name == "podman":
@@ -110,7 +110,7 @@ func (p place) asking(gpus string, w wish) wish {
 	return w
 }
 
-// A runtime without berth lets all of that through: the control of the experiment.
+// Control of the experiment: without berth, a runtime allows all of this.
 func TestWithoutDeviceRules(t *testing.T) {
 	among(t, everyEngine(), []string{"runc"}, func(t *testing.T, p place) {
 		if p.name == "docker" {
@@ -124,7 +124,7 @@ func TestWithoutDeviceRules(t *testing.T) {
 	})
 }
 
-// An update of a running container's limits leaves its device rules.
+// An update of a running container's limits doesn't change its device rules.
 func TestDeviceRulesAfterUpdate(t *testing.T) {
 	both := map[string][]engine{"forky": {docker(), podman()}}
 	among(t, both, []string{"berth"}, func(t *testing.T, p place) {
@@ -149,13 +149,13 @@ func TestDeviceRulesAfterUpdate(t *testing.T) {
 	})
 }
 
-// own are the nodes that come with any GPU.
+// own are the nodes that come with every GPU.
 func own() []string {
 	return []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"}
 }
 
-// walled returns the accelerators that the container opens, but for those that come
-// with any: they are there if it has one and only then.
+// walled returns the accelerators that the container opens, except those that come with every GPU:
+// they are open if and only if the container has one.
 func (c *container) walled() (gpus []string) {
 	c.t.Helper()
 	open := c.reachable()
@@ -218,7 +218,7 @@ func (c *container) reachable() map[string][]string {
 	return open
 }
 
-// devices of a directory by path: their numbers.
+// devices returns the devices of a directory by path, with their numbers.
 func (c *container) devices(dir string) map[string]string {
 	c.t.Helper()
 	all := map[string]string{}
@@ -230,9 +230,9 @@ func (c *container) devices(dir string) map[string]string {
 	return all
 }
 
-// users lets the host's containers have users of their own. The kernel lets these
-// mount /proc and /sys where all of both is seen somewhere, and simulated devices hide
-// a part of what is at the usual places.
+// users allows user namespaces to the host's containers. In a user namespace the kernel allows a
+// mount of /proc or /sys only where a complete one is visible, and simulated devices hide a part of
+// those at the usual places.
 func (h *host) users(t *testing.T) {
 	t.Helper()
 	h.once("users", func() {

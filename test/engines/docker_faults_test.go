@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// dockerFaults are lives of containers in which more than Docker fails.
+// dockerFaults are lives of containers in which other programs than Docker fail, too.
 var dockerFaults = []dockerLife{
 	{"containerd killed", func(t *testing.T, d *dock) {
 		stays, dies := d.starts(t, "2"), d.starts(t, "6")
@@ -19,13 +19,13 @@ var dockerFaults = []dockerLife{
 		d.slay(t, "containerd")
 		d.holds(t, map[string]int{stays: 2, dies: 6})
 		d.kill(t, pid)
-		d.takes(t, 6)() // although nobody has deleted it
+		d.takes(t, 6)() // although the container wasn't deleted
 		d.startContainerd(t)
 		d.holds(t, map[string]int{stays: 2})
 		if diff := cmp.Diff(had, d.agrees(t, stays)); diff != "" {
 			t.Errorf("GPUs (-before +after):\n%s", diff)
 		}
-		d.docker(t, "rm", "--force", dies) // Docker takes it for running
+		d.docker(t, "rm", "--force", dies) // Docker believes that it is running
 		other := d.starts(t, "6")
 		d.holds(t, map[string]int{stays: 2, other: 6})
 		d.agrees(t, other)
@@ -41,7 +41,7 @@ var dockerFaults = []dockerLife{
 		for _, shim := range shims {
 			d.kill(t, shim)
 		}
-		d.holds(t, map[string]int{stays: 5, again: 3}) // nobody has ended them
+		d.holds(t, map[string]int{stays: 5, again: 3}) // they weren't ended
 		d.spawn(t, "containerd")
 		d.until(t, "ctr", "version")
 		d.up(t)
@@ -130,7 +130,7 @@ var dockerFaults = []dockerLife{
 	}},
 }
 
-// shim is the process id of a container's shim.
+// shim returns the process id of a container's shim.
 func (d *dock) shim(t *testing.T, id string) string {
 	t.Helper()
 	return strings.Fields(d.do(t, "grep", "PPid:", "/proc/"+d.inspect(t, id, "State.Pid")+"/status"))[1]
@@ -144,8 +144,8 @@ func (d *dock) startContainerd(t *testing.T) {
 	d.until(t, "docker", "run", "--rm", "--network", "none", "--runtime", "runc", "test", "/probe", "/look")
 }
 
-// killsAt starts a command, and kills its process of that name with SIGKILL as soon as
-// so many leases live. A command that has ended before is not killed.
+// killsAt starts a command, and kills its process of this name with SIGKILL as soon as there are so
+// many leases. A command that has ended before isn't killed.
 func (s server) killsAt(t *testing.T, leases int, name string, words ...string) {
 	t.Helper()
 	cmd := s.command(words...)

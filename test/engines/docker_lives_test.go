@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// dockerLife is something that Docker does with containers.
+// dockerLife is one thing that Docker does with containers.
 type dockerLife struct {
 	name string
 	run  func(*testing.T, *dock)
@@ -21,7 +21,7 @@ var dockerLives = []dockerLife{
 		d.holds(t, map[string]int{a: 2, b: 3})
 		d.agrees(t, a)
 		d.agrees(t, b)
-		// What is started in it later has no more.
+		// A later process in it has no more devices.
 		if own, all := d.looks(t, "docker", "exec", "--user", "1000:1000", a); !slices.Equal(own, all) || len(own) != 2 {
 			t.Errorf("a user has %v in /dev and opens %v", own, all)
 		}
@@ -33,7 +33,7 @@ var dockerLives = []dockerLife{
 		id := d.starts(t, "2")
 		d.docker(t, "stop", id)
 		d.holds(t, map[string]int{})
-		// Others take what it had: it comes back with others.
+		// Others take the GPUs that it had: it restarts with other ones.
 		other := d.starts(t, "5")
 		d.docker(t, "start", id)
 		d.holds(t, map[string]int{id: 2, other: 5})
@@ -110,7 +110,7 @@ var dockerLives = []dockerLife{
 		d.down(t)
 		d.holds(t, map[string]int{stays: 2, again: 3}) // they still run
 		d.up(t)
-		// Docker ends them as it starts, and starts again what it shall.
+		// Docker ends them at its start, and restarts those with a restart policy.
 		d.becomes(t, stays, "State.Running", "false")
 		d.becomes(t, again, "State.Running", "true")
 		d.holds(t, map[string]int{again: 3})
@@ -124,7 +124,7 @@ var dockerLives = []dockerLife{
 		d.down(t)
 		d.holds(t, map[string]int{id: 2, dies: 6})
 		d.kill(t, pid)
-		d.takes(t, 6) // although nobody has deleted it
+		d.takes(t, 6) // although the container wasn't deleted
 		d.up(t, "--live-restore")
 		d.holds(t, map[string]int{id: 2})
 		if diff := cmp.Diff(had, d.agrees(t, id)); diff != "" {
@@ -166,7 +166,7 @@ var dockerLives = []dockerLife{
 		})
 		d.dies(t, dies)
 		release := granted(t)
-		// Docker has tried, is told who was first, and doesn't try again.
+		// Docker's attempt fails with the holder's name, and Docker doesn't try again.
 		d.becomes(t, dies, "State.Status", "exited")
 		if text := d.inspect(t, dies, "State.Error"); !strings.Contains(text, "request 8: 8 asked, 0 of 8 free") {
 			t.Errorf("docker says %q", text)
@@ -242,7 +242,7 @@ var dockerLives = []dockerLife{
 			d.docker(t, "rm", "--force", id)
 			d.holds(t, map[string]int{})
 		}
-		d.do(t, "sh", "-c", "[ ! -e /sys/fs/cgroup/tenants ] || rmdir /sys/fs/cgroup/tenants") // it is Docker's to leave
+		d.do(t, "sh", "-c", "[ ! -e /sys/fs/cgroup/tenants ] || rmdir /sys/fs/cgroup/tenants") // Docker leaves it
 	}},
 	{"commit", func(t *testing.T, d *dock) {
 		// An image with a loader, whose cache berth writes to.
@@ -269,7 +269,7 @@ var dockerLives = []dockerLife{
 	}},
 }
 
-// files are those of an image that aren't empty.
+// files returns the files of an image that aren't empty.
 func (d *dock) files(t *testing.T, image string) (files []string) {
 	t.Helper()
 	list := d.do(t, "sh", "-c", `id=$(docker create --network none "$0" /wait) && docker export $id | tar -t --verbose && docker rm $id >/dev/null`, image)

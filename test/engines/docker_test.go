@@ -14,7 +14,7 @@ type dock struct {
 	runtime string
 	// flags of dockerd.
 	flags []string
-	// request is how its containers ask for GPUs.
+	// request is the way in which its containers request GPUs.
 	request func(gpus string) []string
 }
 
@@ -33,7 +33,7 @@ func (d *dock) down(t *testing.T) {
 	d.slay(t, "dockerd")
 }
 
-// words are those of docker run and docker create up to the image.
+// words returns the arguments of docker run and docker create up to the image.
 func (d *dock) words(verb, name, gpus string, more ...string) []string {
 	words := append([]string{"docker"}, strings.Fields(verb)...)
 	words = append(words, "--network", "none", "--runtime", d.runtime, "--volume", "/dev:/nodes", "--name", name)
@@ -49,8 +49,7 @@ func (d *dock) starts(t *testing.T, gpus string, more ...string) string {
 	return strings.TrimSpace(d.do(t, d.words("run --detach", newID(), gpus, more...)...))
 }
 
-// agrees says that a container opens what its lease has, and nothing else, and
-// returns that.
+// agrees checks that a container opens exactly the devices of its lease, and returns them.
 func (d *dock) agrees(t *testing.T, id string) []string {
 	t.Helper()
 	own, all := d.looks(t, "docker", "exec", id)
@@ -77,7 +76,7 @@ func (d *dock) dies(t *testing.T, id string) {
 	d.kill(t, d.inspect(t, id, "State.Pid"))
 }
 
-// becomes waits for a state of a container's.
+// becomes waits until a container has this state.
 func (d *dock) becomes(t *testing.T, id, field, want string) {
 	t.Helper()
 	eventually(t, func() string {
@@ -88,9 +87,8 @@ func (d *dock) becomes(t *testing.T, id, field, want string) {
 	})
 }
 
-// A lease follows its container through whatever Docker does with it: it is there while
-// the container runs, with the devices that the container can open, and gone when it
-// doesn't.
+// A lease has the lifetime of its container, whatever Docker does with it: there is one while the
+// container runs, with the devices that the container can open, and none otherwise.
 func TestDockerLife(t *testing.T) {
 	wanted(t)
 	t.Parallel()
@@ -114,7 +112,7 @@ func TestDockerLife(t *testing.T) {
 			d := &dock{server: server{startFor(t, "-docker-"+tt.runtime, "forky", tt.cgroup)}, runtime: tt.runtime, request: tt.request}
 			d.once("docker", func() { d.install(t) })
 			d.becoming(t, tt.real)
-			// Engines and berth alloc make some directories once.
+			// Engines and berth alloc make some directories at the first use.
 			d.docker(t, "run", "--rm", "--network", "none", "--runtime", d.runtime, "test", "/probe")
 			d.takes(t, 1)()
 			before := d.footprint(t)
@@ -126,7 +124,7 @@ func TestDockerLife(t *testing.T) {
 					defer func() {
 						d.clear(t)
 						if d.runtime != "berth" {
-							d.takes(t, 1)() // without the wrapper, the next acquire gives back what has ended
+							d.takes(t, 1)() // without the wrapper, the next acquire removes the leases of ended containers
 						}
 						d.free(t, before)
 					}()
@@ -154,7 +152,7 @@ func (d *dock) install(t *testing.T) {
 	d.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
 }
 
-// busy has Docker say in one line that there aren't enough GPUs.
+// busy checks that Docker says in one line that too few GPUs are free.
 func (d *dock) busy(t *testing.T, words []string, reason string) {
 	t.Helper()
 	got := d.run(t, words...)

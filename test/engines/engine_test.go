@@ -16,26 +16,26 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// engine is how containers are started with one.
+// engine describes how containers are started with an engine.
 type engine struct {
 	name string
-	// prepare starts it, and gives it the image.
+	// prepare starts the engine, and gives it the image.
 	prepare func(*testing.T, *host)
-	// words are those that run a container in the foreground, with its standard
-	// input, the host's /dev at /nodes and nothing that stays when it ends.
+	// words returns the arguments that run a container in the foreground, with its standard input,
+	// the host's /dev at /nodes, and removed at its end.
 	words func(*testing.T, *host, wish) []string
-	// refused is its exit code when a container can't be made.
+	// refused is the engine's exit code when a container can't be created.
 	refused int
 }
 
-// wish is what a container shall have.
+// wish describes a container to start.
 type wish struct {
 	id         string
 	runtime    string // "runc", "crun" or "berth"
 	devices    []string
 	annotation string   // "berth.gpus=2"
-	global     []string // words of podman that come before its verb
-	options    []string // further ones of the engine
+	global     []string // arguments of podman before its verb
+	options    []string // further arguments of the engine
 }
 
 // program is the path of a runtime.
@@ -62,7 +62,7 @@ func podman() engine {
 		h.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/image.tar . && podman import /tmp/image.tar localhost/test`, image)
 	}, words: func(_ *testing.T, h *host, w wish) []string {
 		if w.annotation != "" && h.suite == "bookworm" {
-			w.annotation = strconv.Quote(w.annotation) // podman 4 takes what stands between commas for several
+			w.annotation = strconv.Quote(w.annotation) // podman 4 splits values at commas
 		}
 		words := append(rack.Podman("--runtime", program(w.runtime)), w.global...)
 		words = append(words, "run", "--rm", "--interactive", "--network", "none", "--name", w.id)
@@ -86,7 +86,7 @@ func containerd() engine {
 	}}
 }
 
-// add appends what all engines call the same.
+// add appends the options that are the same in all engines.
 func (w wish) add(words []string) []string {
 	for _, d := range w.devices {
 		words = append(words, "--device", d)
@@ -104,8 +104,8 @@ type place struct {
 	runtime string
 }
 
-// everywhere runs a test with each engine that knows CDI and each runtime, one after
-// another, for they share the host's GPUs.
+// everywhere runs a test with each engine that supports CDI and each runtime, one after another,
+// because they share the host's GPUs.
 func everywhere(t *testing.T, runtimes []string, f func(*testing.T, place)) {
 	among(t, map[string][]engine{"forky": {docker(), podman(), containerd()}, "bookworm": {podman()}}, runtimes, f)
 }
@@ -128,7 +128,7 @@ func among(t *testing.T, engines map[string][]engine, runtimes []string, f func(
 	}
 }
 
-// container runs the probe.
+// container is a container that runs the probe.
 type container struct {
 	t        *testing.T
 	p        place
@@ -143,7 +143,7 @@ var counter atomic.Int32
 
 func newID() string { return fmt.Sprintf("berth-%d-%d", os.Getpid(), counter.Add(1)) }
 
-// start has the engine run a container, which has to work.
+// start makes the engine run a container, which has to succeed.
 func (p place) start(t *testing.T, w wish) *container {
 	t.Helper()
 	w.id, w.runtime = newID(), p.runtime
@@ -161,7 +161,7 @@ func (p place) start(t *testing.T, w wish) *container {
 	return c
 }
 
-// ask has the probe do something and returns the lines of its answer.
+// ask sends the probe a command and returns the lines of its answer.
 func (c *container) ask(command string) (lines []string) {
 	c.t.Helper()
 	_, err := io.WriteString(c.commands, command+"\n")
@@ -177,9 +177,8 @@ func (c *container) ask(command string) (lines []string) {
 	return nil
 }
 
-// opens tells which of the host's GPUs the container can open, by the nodes of the
-// host; the others have to be closed by device rules. Its own /dev has to have those
-// and no others.
+// opens returns the host's GPUs that the container can open by the host's nodes; the others have to
+// be closed by device rules. Its own /dev has to have exactly the same ones.
 func (c *container) opens() (gpus []string) {
 	c.t.Helper()
 	const rules, allowed, absent = "EPERM EPERM EPERM", "ENXIO ENXIO ENXIO", "ENOENT ENOENT ENOENT"
@@ -196,13 +195,13 @@ func (c *container) opens() (gpus []string) {
 	return gpus
 }
 
-// end has the probe come to its end, and waits for the engine's command.
+// end ends the probe, and waits for the engine's command.
 func (c *container) end() {
 	if c.ended {
 		return
 	}
 	c.ended = true
-	_ = c.commands.Close() // it may be dead
+	_ = c.commands.Close() // it may have ended already
 	for c.answers.Scan() {
 	}
 	if err := c.cmd.Wait(); err != nil {
@@ -210,7 +209,7 @@ func (c *container) end() {
 	}
 }
 
-// refuse has the engine run a container, which must not work, and returns what it says.
+// refuse makes the engine run a container, which must fail, and returns the output.
 func (p place) refuse(t *testing.T, w wish) string {
 	t.Helper()
 	w.id, w.runtime = newID(), p.runtime

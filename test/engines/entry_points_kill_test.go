@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// victims are the processes that are killed, if they are found: containers' first ones,
-// who watches them, who makes them, and who waits for them.
+// victims are the names of processes to kill, if they are found: containers' inits, monitors,
+// runtimes, and clients.
 var victims = []string{
 	"claim", "claim", "claim", "claim", "containerd-shim", "containerd-shim", "conmon", "conmon",
 	"berth-runtime", "berth-hook", "runc", "crun", "runc:[2:INIT]", "berth", "docker", "podman", "ctr",
 }
 
-// disturb hands out the tasks, and kills something at every second. Each of the engines
-// that are daemons is killed three times, and started again.
+// disturb starts the tasks, and kills a process every second. Each engine that is a daemon is
+// killed three times, and restarted.
 func (s *entryHost) disturb(t *testing.T, r *rand.Rand, tasks chan<- int) {
 	t.Helper()
 	every := max(*entryTasks/6, 1)
@@ -40,7 +40,7 @@ func (s *entryHost) disturb(t *testing.T, r *rand.Rand, tasks chan<- int) {
 	}
 }
 
-// restart kills an engine, and starts it again. What runs meanwhile may fail.
+// restart kills an engine and starts it again. Calls during that time may fail.
 func (s *entryHost) restart(t *testing.T, docker bool) {
 	t.Helper()
 	s.down.Store(true)
@@ -52,15 +52,15 @@ func (s *entryHost) restart(t *testing.T, docker bool) {
 		s.slay(t, "containerd")
 		s.spawn(t, "containerd")
 		s.until(t, "ctr", "version")
-		// dockerd takes a while to find it again.
+		// dockerd needs a while to find containerd again.
 		s.until(t, "docker", "run", "--rm", "--network", "none", "--runtime", "runc", "test", "/probe", "/look")
 	}
 	s.disturbed.Add(1)
 	s.down.Store(false)
 }
 
-// strike kills a process of a name, if one is there in the next moment: many live for
-// a few milliseconds.
+// strike kills a process with this name if one appears within a moment: many live for a few
+// milliseconds.
 func (s *entryHost) strike(t *testing.T, name string, r *rand.Rand) {
 	t.Helper()
 	for range 20 {
@@ -76,7 +76,7 @@ func (s *entryHost) strike(t *testing.T, name string, r *rand.Rand) {
 	}
 }
 
-// processes are the directories in procfs of the host's processes of a name.
+// processes returns the directories in procfs of the host's processes with a name.
 func (s server) processes(t *testing.T, name string) (found []string) {
 	t.Helper()
 	all, err := filepath.Glob(s.Path("/proc/[0-9]*"))
@@ -91,7 +91,7 @@ func (s server) processes(t *testing.T, name string) (found []string) {
 	return found
 }
 
-// kill kills the very process that the directory in procfs is of.
+// kill kills exactly the process of a directory in procfs.
 func kill(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -101,7 +101,7 @@ func kill(dir string) error {
 	return unix.PidfdSendSignal(int(f.Fd()), unix.SIGKILL, nil, 0)
 }
 
-// debris is what killed engines and runtimes leave, with or without berth: containers'
+// debris are the leftovers of killed engines and runtimes, with berth or without: containers'
 // states, and empty cgroups.
 const debris = `for state in /run/runc /run/crun /run/containerd/runc/default /run/docker/runtime-*/moby; do
 	for dir in "$state"/*; do
@@ -115,8 +115,8 @@ for dir in default docker libpod_parent; do
 	find /sys/fs/cgroup/$dir -mindepth 1 -depth -type d -exec rmdir {} +
 done`
 
-// tidy has the engines remove what they were kept from removing, and does so for those
-// that have forgotten it.
+// tidy makes the engines remove what kills have left, and removes the containers that they have
+// forgotten.
 func (s *entryHost) tidy(t *testing.T) {
 	t.Helper()
 	eventually(t, func() string {
@@ -134,8 +134,8 @@ func (s *entryHost) tidy(t *testing.T) {
 	s.do(t, "sh", "-c", debris)
 }
 
-// quiet says that nobody had what another one held, that all GPUs are free, and that
-// nothing is left of containers.
+// quiet checks that no GPU had two holders, that all GPUs are free, and that nothing is left of
+// containers.
 func (s *entryHost) quiet(t *testing.T, before []string) {
 	t.Helper()
 	if faults, err := os.ReadFile(s.claims + "/faults"); err == nil {
@@ -149,7 +149,7 @@ func (s *entryHost) quiet(t *testing.T, before []string) {
 		}
 	}
 	eventually(t, func() string {
-		// It removes what berth run has left that was killed, as each does.
+		// This removes the leftovers of killed berth runs, as each one does.
 		if got := s.run(t, ownEntry().words(s, newID(), "", "8", "/claim", "8", "0", "the last")...); got.code != 0 {
 			return "not all is free: " + got.out + got.err
 		}

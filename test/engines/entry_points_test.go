@@ -41,7 +41,8 @@ type entryHost struct {
 	failed    atomic.Bool
 }
 
-// entryPoint is a way of starting a container. words run a task to its end.
+// entryPoint is a way of starting a container. words returns the arguments that run a task to its
+// end.
 type entryPoint struct {
 	name  string
 	words func(s *entryHost, id, root, gpus string, task ...string) []string
@@ -93,11 +94,10 @@ var entryPoints = []entryPoint{
 	ownEntry(), ownEntry("--wait=30s"),
 }
 
-// Docker, podman, containerd and berth run share one ledger: 300 short containers of
-// random sizes want eight GPUs, while their processes, their engines and whoever waits
-// for them are killed at random. Each claims what it can open, without knowing of
-// leases: no GPU ever has two holders, nobody opens more or less than was asked for,
-// and in the end all are free.
+// Docker, podman, containerd and berth run share one ledger: 300 short containers of random sizes
+// compete for eight GPUs, while their processes, their engines and their clients are killed at
+// random. Each container records the GPUs that it can open, without using the leases: no GPU ever
+// has two holders, no container opens more or less than it requested, and in the end all are free.
 func TestEntryPoints(t *testing.T) {
 	wanted(t)
 	seed := *entrySeed
@@ -112,7 +112,7 @@ func TestEntryPoints(t *testing.T) {
 	s.dock.install(t)
 	s.pods.install(t)
 	rig.Must(t, os.Mkdir(s.claims, 0o777))
-	for i, d := range entryPoints { // engines make directories once
+	for i, d := range entryPoints { // engines make some directories at the first use
 		s.task(t, d, fmt.Sprintf("first%d", i), "8", 8, 0)
 	}
 	// A killed launcher's task gets a monitor, and the first one makes the monitors' cgroup.
@@ -139,11 +139,11 @@ func TestEntryPoints(t *testing.T) {
 	s.quiet(t, before)
 }
 
-// holders is a look at a host whose devices are not given back.
+// holders describes a host whose devices aren't released.
 const holders = `exec 2>&1; ps -e -o pid,ppid,stat,lstart,args; "$0" leases --json; "$0" ps -a; docker ps -a; podman ps -a; ctr containers ls; ctr tasks ls`
 
-// one brings one container to its end: what finds too little free or is killed comes
-// again, by any entry point, and not as large after a while.
+// one runs one container to its end. If too little is free, or if it is killed, it is started again
+// by any entry point, after a while with a smaller request.
 func (s *entryHost) one(t *testing.T, r *rand.Rand) {
 	most := 8
 	for try := 0; try < 500 && !s.failed.Load(); try++ {
@@ -169,7 +169,7 @@ func (s *entryHost) one(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// task runs one, and says whether it came to its end.
+// task runs a container once, and reports whether it ran to its end.
 func (s *entryHost) task(t *testing.T, d entryPoint, id, gpus string, count, ms int) bool {
 	root := filepath.Join(s.dir, id)
 	if strings.HasPrefix(d.name, "containerd") {
@@ -179,8 +179,8 @@ func (s *entryHost) task(t *testing.T, d entryPoint, id, gpus string, count, ms 
 	}
 	before := s.disturbed.Load()
 	code, text := s.try(t, d.words(s, id, root, gpus, "/claim", strconv.Itoa(count), strconv.Itoa(ms), d.name+" "+id))
-	if code == 0 { // else it may still run, and would lose the mounts in its root
-		_ = os.RemoveAll(root) // what can't be removed goes with the host
+	if code == 0 { // otherwise it may still run, and would lose the mounts in its root
+		_ = os.RemoveAll(root) // the rest is removed with the host
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +199,7 @@ func (s *entryHost) task(t *testing.T, d entryPoint, id, gpus string, count, ms 
 	return false
 }
 
-// try runs a command. One that an engine's death leaves waiting is given up.
+// try runs a command. A command that hangs after its engine's end is given up.
 func (s *entryHost) try(t *testing.T, words []string) (code int, text string) {
 	out, err := os.CreateTemp(s.dir, "")
 	if err != nil {

@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// The guard closes what a privileged container hasn't leased, unless the container has
-// the admin's key: nothing that a user may guess, and nothing that the runtime's own
-// options say.
+// The guard closes accelerators that a privileged container hasn't leased, unless the container has
+// the admin's key: a guess doesn't help, nor do options of the runtime.
 func TestExemptedFromTheGuard(t *testing.T) {
 	const key = "a-key-that-only-the-admin-knows"
 	newest := map[string][]engine{"forky": {docker(), podman(), containerd()}}
@@ -33,7 +32,7 @@ func TestExemptedFromTheGuard(t *testing.T) {
 	})
 }
 
-// keys has the host's configuration name a file with the key until the test ends.
+// keys sets a key in the host's configuration until the test ends.
 func (h *host) keys(t *testing.T, key string) {
 	t.Helper()
 	const config = "/etc/berth/config.toml"
@@ -54,8 +53,8 @@ func wholeGPUs(names []string) (count int) {
 	return count
 }
 
-// podman's containers without a cgroup would have no device rules. podman makes them with
-// runtimes that its configuration allows; berth makes none that could see a GPU.
+// Containers of podman without a cgroup would have no device rules. podman makes them with runtimes
+// that its configuration allows; berth creates none that could see a GPU.
 func TestWithoutCgroup(t *testing.T) {
 	newest := map[string][]engine{"forky": {podman()}}
 	among(t, newest, []string{"berth"}, func(t *testing.T, p place) {

@@ -18,13 +18,13 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// What a task may call is no more than what docker lets a container call by default,
-// but for what is meant. The kernel is asked for the filters that hold, and each call
-// is tried in both: nothing depends on what profiles or libraries say.
+// A task may make no system call that docker's default refuses, with intended exceptions. The
+// filters in force are read from the kernel, and each call is evaluated in both: nothing depends on
+// the text of profiles or on libraries.
 func TestFilterIsNoWeaker(t *testing.T) {
 	among(t, map[string][]engine{"forky": {docker()}}, []string{"crun"}, func(t *testing.T, p place) {
 		if p.cgroup == "v2" {
-			return // has nothing to do with it
+			return // is independent of that
 		}
 		c := p.start(t, wish{})
 		container := onlyProbe(t, nil)
@@ -52,14 +52,14 @@ func TestFilterIsNoWeaker(t *testing.T) {
 	})
 }
 
-// meant are calls that a task may make and docker's containers may not; see
-// docs/reference/flags.md.
+// meant are the intended exceptions: calls that a task may make and docker's containers may not;
+// see docs/reference/flags.md.
 func meant() []int {
 	return []int{unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY, unix.SYS_GET_MEMPOLICY, unix.SYS_PIDFD_GETFD}
 }
 
-// younger are calls that docker's profile allows in versions that are younger than the
-// engines here, or that their libseccomp doesn't know yet.
+// younger are calls that docker's profile allows only in newer versions than the engines here, or
+// that their libseccomp doesn't know.
 func younger(call int) bool { return call >= unix.SYS_CACHESTAT }
 
 func compare(t *testing.T, ours, theirs []filter) {
@@ -86,7 +86,7 @@ func compare(t *testing.T, ours, theirs []filter) {
 	}
 }
 
-// probes are the processes of containers.
+// probes returns the processes of containers.
 func probes(t *testing.T) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/comm")
@@ -101,7 +101,7 @@ func probes(t *testing.T) (pids []int) {
 	return pids
 }
 
-// bounding is the most that a process can come to have.
+// bounding returns the capabilities that a process can gain at most.
 func bounding(t *testing.T, pid int) (mask uint64) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -133,7 +133,7 @@ type instruction struct {
 // getFilter is PTRACE_SECCOMP_GET_FILTER of linux/ptrace.h.
 const getFilter = 0x420c
 
-// filtersOf asks the kernel for a process's filters.
+// filtersOf reads a process's filters from the kernel.
 func filtersOf(t *testing.T, pid int) (all []filter) {
 	t.Helper()
 	runtime.LockOSThread() // a tracer is a thread
@@ -165,7 +165,7 @@ func filtersOf(t *testing.T, pid int) (all []filter) {
 	}
 }
 
-// allows says that every filter lets the call through.
+// allows reports whether every filter allows the call.
 func allows(t *testing.T, all []filter, call int, arg uint64) bool {
 	t.Helper()
 	arch := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]

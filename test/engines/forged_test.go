@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// An image asks for nothing, whatever it writes: not by its environment, not by NVIDIA's
-// hook that podman puts into every container, and not by annotations, which podman 4
-// copies into the container's spec, in the place of its own.
+// Nothing that an image's author writes is a request: neither the environment, nor NVIDIA's hook,
+// which podman puts into every container, nor annotations, which podman 4 copies from the image
+// into the container's spec.
 func TestForgedImage(t *testing.T) {
 	wanted(t)
 	for _, suite := range []string{"forky", "bookworm"} {
@@ -45,8 +45,8 @@ func TestForgedImage(t *testing.T) {
 	}
 }
 
-// asksInVain starts a container, which has no GPU if podman starts it at all: where its
-// annotation comes through, berth says that it is no request.
+// asksInVain starts a container, which gets no GPU. If podman passes the annotation on, berth
+// refuses it, and says that it is no request.
 func (p place) asksInVain(t *testing.T, manager string) {
 	t.Helper()
 	id := newID()

@@ -16,11 +16,11 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// standIn is the directory that comes first on dockerd's PATH, with berth's hook by the
-// name that Docker looks for: without one it refuses --gpus.
+// standIn is a directory, first on dockerd's PATH, with berth's hook under the name that Docker
+// looks for: without such a program Docker refuses --gpus.
 const standIn = "/var/lib/berth/engines/docker"
 
-// dockerd starts dockerd as berth's setup has it, with more flags.
+// dockerd starts dockerd with the configuration of berth setup, and with more flags.
 func dockerd(t *testing.T, h *host, more ...string) {
 	t.Helper()
 	h.do(t, "sh", "-c", `mkdir -p "$1" && ln -sf "$0" "$1/nvidia-container-runtime-hook"`, filepath.Join(shared.Dir, "berth-hook"), standIn)
@@ -38,7 +38,7 @@ func startDockerd(t *testing.T, h *host, path string, more ...string) {
 		tar -C "$0" -c . | docker import --change 'ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=all' - cuda`, image)
 }
 
-// dockerRun is Docker with words of its users.
+// dockerRun is a Docker with its users' arguments.
 func dockerRun(words ...string) engine {
 	return engine{name: "docker", refused: 125, words: func(_ *testing.T, _ *host, w wish) []string {
 		run := []string{"docker", "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--volume", "/dev:/nodes"}
@@ -49,7 +49,7 @@ func dockerRun(words ...string) engine {
 	}}
 }
 
-// uuids of the host's GPUs, by index.
+// uuids returns the UUIDs of the host's GPUs by index.
 func (h *host) uuids(t *testing.T) (all []string) {
 	t.Helper()
 	var node struct{ Devices []struct{ UUID string } }
@@ -60,8 +60,8 @@ func (h *host) uuids(t *testing.T) (all []string) {
 	return all
 }
 
-// What docker run --gpus gives, while GPU 0 is somebody else's: any that are free for a
-// count, the very devices for what names them, and nothing for what an image says.
+// The devices of docker run --gpus while GPU 0 is leased: free GPUs for a count, the named devices
+// for names, and none for the environment of an image.
 func TestGPUsFlag(t *testing.T) {
 	wanted(t)
 	for _, suite := range []string{"forky", "bookworm"} {
@@ -91,14 +91,14 @@ func TestGPUsFlag(t *testing.T) {
 	}
 }
 
-// flagCase is one way to ask.
+// flagCase is one form of the request.
 type flagCase struct {
 	words []string
-	// since28 is for what Docker 20.10 doesn't have: CDI, annotations, and a --privileged
+	// since28 marks cases that Docker 20.10 doesn't support: CDI, annotations, and --privileged
 	// where root lacks a capability.
 	since28 bool
 	count   int
-	gpus    []string // unless nil, the very devices
+	gpus    []string // unless nil, exactly these devices
 	says    string   // of an error
 }
 
@@ -140,7 +140,7 @@ func flagCases(ids []string) []flagCase {
 	}
 }
 
-// check runs a container that asks so, by a runtime or the default one.
+// check runs a container with this request, by a runtime or the default one.
 func (c flagCase) check(t *testing.T, h *host, runtime string) {
 	t.Helper()
 	p := place{h, dockerRun(c.words...), runtime}
@@ -166,7 +166,7 @@ func (c flagCase) check(t *testing.T, h *host, runtime string) {
 	p.settles(t, nil, before)
 }
 
-// seesVoid says that no tool of NVIDIA's is told of devices.
+// seesVoid checks that NVIDIA's tools see no devices in the environment.
 func (c *container) seesVoid() {
 	c.t.Helper()
 	var said []string
@@ -180,7 +180,7 @@ func (c *container) seesVoid() {
 	}
 }
 
-// settled waits until nothing is held.
+// settled waits until there is no lease.
 func (h *host) settled(t *testing.T) {
 	t.Helper()
 	eventually(t, func() string {
@@ -191,8 +191,7 @@ func (h *host) settled(t *testing.T) {
 	})
 }
 
-// A container with --gpus that another runtime than berth's makes isn't started, and its
-// user reads why.
+// A container with --gpus under another runtime than berth's isn't started, and the error says why.
 func failsClosed(t *testing.T, h *host) {
 	t.Helper()
 	p := place{h, dockerRun("--gpus", "1", "test"), "runc"}
@@ -201,7 +200,7 @@ func failsClosed(t *testing.T, h *host) {
 	h.settled(t)
 }
 
-// guide is the page about Docker.
+// guide returns the page about Docker.
 func guide(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/docker.md")
@@ -209,7 +208,7 @@ func guide(t *testing.T) string {
 	return string(text)
 }
 
-// What the guide says is typed is what these tests type.
+// The guide's commands are those that these tests run.
 func TestGuide(t *testing.T) {
 	_, table, ok := strings.Cut(guide(t), "| `docker run …` |")
 	table, _, _ = strings.Cut(table, "\n\n")

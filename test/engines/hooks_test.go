@@ -10,13 +10,13 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// podman with the directory of hooks that berth is packaged with: a container that is
-// annotated gets what the wrapper would give it, and gives it back as it ends.
+// podman with the packaged directory of hooks: an annotated container gets what the wrapper would
+// give it, and releases it at its end.
 func TestPodmanHooks(t *testing.T) {
 	podmen := map[string][]engine{"forky": {podman()}, "bookworm": {podman()}}
 	among(t, podmen, []string{"runc", "crun", "berth"}, func(t *testing.T, p place) {
 		hooks := []string{"--hooks-dir", packagedHooks(t, p.host)}
-		p.start(t, wish{global: hooks}).end() // one that asks for nothing
+		p.start(t, wish{global: hooks}).end() // a container without a request
 		before := p.footprint(t)
 		c := p.start(t, wish{global: hooks, annotation: "berth.gpus=2"})
 		if got := c.opens(); len(got) != 2 {
@@ -28,7 +28,7 @@ func TestPodmanHooks(t *testing.T) {
 			t.Errorf("leases: %+v", leases)
 		}
 		held := p.footprint(t)
-		// crun drops what hooks say.
+		// crun discards the output of hooks.
 		text := p.refuse(t, wish{global: hooks, annotation: "berth.gpus=7"})
 		if p.runtime != "crun" && (!strings.Contains(text, "7 asked, 6 of 8 free") || strings.Count(text, "asked") != 1) {
 			t.Errorf("podman says %s", text)
@@ -42,7 +42,8 @@ func TestPodmanHooks(t *testing.T) {
 	})
 }
 
-// packagedHooks is the directory of hooks with the program where it is here.
+// packagedHooks returns a copy of the packaged directory of hooks, with the program's path on this
+// host.
 func packagedHooks(t *testing.T, h *host) string {
 	t.Helper()
 	const packaged = "../../packaging/hooks.d"

@@ -17,9 +17,9 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// host is a server with engines.
+// host is a simulated server with engines.
 type host struct {
-	*rack.Host    // nil until it stands
+	*rack.Host    // nil until it is started
 	suite, cgroup string
 	dir           string // below shared.Dir: the same inside and outside
 	ready         map[string]bool
@@ -30,13 +30,13 @@ var hosts = struct {
 	started map[string]*host
 }{started: map[string]*host{}}
 
-// start returns the host of a suite with a version of cgroups, which all tests share.
+// start returns the host of a suite of Debian with a version of cgroups, which all tests share.
 func start(t *testing.T, suite, cgroup string) *host {
 	t.Helper()
 	return startFor(t, "", suite, cgroup)
 }
 
-// startFor returns one that only the tests of a purpose share, who may kill its engines.
+// startFor returns a host that only the tests of one purpose share; they may kill its engines.
 func startFor(t *testing.T, purpose, suite, cgroup string) *host {
 	t.Helper()
 	return startWith(t, rack.Options{Cgroup: cgroup}, purpose, suite)
@@ -61,7 +61,7 @@ func startWith(t *testing.T, o rack.Options, purpose, suite string) *host {
 	return h
 }
 
-// boot stands in the suite's tree.
+// boot starts the host on the suite's root file system.
 func (h *host) boot(o rack.Options) (err error) {
 	o.Tree, o.Simnode, o.Share, o.Key = trees[h.suite], simnode, shared.Dir, filepath.Base(h.dir)
 	h.Host, err = rack.Start(o)
@@ -89,14 +89,14 @@ func (h *host) stop() error {
 // command is exec.Command inside the host.
 func (h *host) command(words ...string) *exec.Cmd { return h.Command(words...) }
 
-// said is what a command did.
+// said is the result of a command.
 type said struct {
 	code     int
 	out, err string
 }
 
-// run runs a command inside the host to its end. What it leaves running keeps no
-// pipe open.
+// run runs a command inside the host to its end. Background processes of the command keep no pipe
+// open.
 func (h *host) run(t *testing.T, words ...string) said {
 	t.Helper()
 	out, errs := file(t), file(t)
@@ -125,7 +125,7 @@ func (h *host) write(t *testing.T, path, text string) {
 	h.do(t, "sh", "-c", `mkdir -p "${1%/*}" && printf %s "$0" >"$1"`, text, path)
 }
 
-// daemon starts an engine that goes on until the host ends.
+// daemon starts an engine that runs until the host ends.
 func (h *host) daemon(t *testing.T, words ...string) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(h.dir, filepath.Base(words[0])+".log"))
@@ -155,7 +155,7 @@ func (h *host) until(t *testing.T, words ...string) {
 	t.Fatalf("%s: exit code %d: %s%s", strings.Join(words, " "), last.code, last.out, last.err)
 }
 
-// once does something once a host.
+// once calls f once for a host.
 func (h *host) once(what string, do func()) {
 	if !h.ready[what] {
 		do()
@@ -163,7 +163,7 @@ func (h *host) once(what string, do func()) {
 	}
 }
 
-// lease is what the tests need of a line of berth leases --json.
+// lease has the needed fields of one lease of berth leases --json.
 type lease struct {
 	ID      string `json:"id"`
 	Live    bool   `json:"live"`
@@ -177,7 +177,7 @@ type lease struct {
 	} `json:"owner"`
 }
 
-// leases lists what the ledger has, of ended holders too.
+// leases lists the ledger's leases, also those of ended holders.
 func (h *host) leases(t *testing.T) []lease {
 	t.Helper()
 	var view struct{ Leases []lease }
@@ -185,13 +185,13 @@ func (h *host) leases(t *testing.T) []lease {
 	return view.Leases
 }
 
-// live lists the leases whose holders live.
+// live lists the leases whose holders are alive.
 func (h *host) live(t *testing.T) []lease {
 	t.Helper()
 	return slices.DeleteFunc(h.leases(t), func(l lease) bool { return !l.Live })
 }
 
-// footprint is what containers may leave on a host: mounts, cgroups, runtimes' state.
+// footprint returns what containers may leave on a host: mounts, cgroups, runtimes' state.
 func (h *host) footprint(t *testing.T) []string {
 	t.Helper()
 	const look = `cut -d ' ' -f 4,5 /proc/self/mountinfo

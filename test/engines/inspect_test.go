@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// TestEnginesNames: inspect and release take containers of docker, podman and containerd by
-// the name and by the id that the engine shows, and say which hold no lease.
+// TestEnginesNames: inspect and release accept containers of docker, podman and containerd by the
+// name and by the id that the engine shows, and name those without a lease.
 func TestEnginesNames(t *testing.T) {
 	wanted(t)
 	h := start(t, "forky", "v2")

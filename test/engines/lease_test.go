@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// Docker lists each device of berth's specs as one that it knows.
+// Docker lists each device of berth's specs.
 func TestMenu(t *testing.T) {
 	wanted(t)
 	for _, cgroup := range []string{"v1", "v2"} {
@@ -22,7 +22,7 @@ func TestMenu(t *testing.T) {
 			if got := h.do(t, "sh", "-c", `cd /tmp && "$0" cdi generate --output specs/berth`, shared.Berth); !strings.HasPrefix(got, "/tmp/specs/berth/berth-gpus.json\n") {
 				t.Errorf("it has written %s", got)
 			}
-			h.do(t, shared.Berth, "cdi", "generate", "--nvidia") // there is one menu
+			h.do(t, shared.Berth, "cdi", "generate", "--nvidia") // the CDI specs are shared
 			var ours struct{ Devices []struct{ Name string } }
 			rig.Must(t, json.Unmarshal([]byte(h.do(t, shared.Berth, "cdi", "list", "--json")), &ours))
 			var want []string
@@ -49,12 +49,12 @@ func TestMenu(t *testing.T) {
 	}
 }
 
-// A container that is started with a device of berth's has GPUs of its own until it
-// ends: under a plain runtime by the hook, under berth's by the wrapper.
+// A container with one of berth's CDI devices has GPUs of its own until it ends: under a plain
+// runtime by the hook, under berth's runtime by the wrapper.
 func TestLease(t *testing.T) {
 	everywhere(t, []string{"runc", "crun", "berth"}, func(t *testing.T, p place) {
 		p.usable(t)
-		p.start(t, wish{}).end() // engines make directories once
+		p.start(t, wish{}).end() // engines make some directories at the first use
 		before := p.footprint(t)
 		a := p.start(t, wish{devices: []string{"berth/gpus=1"}})
 		b := p.start(t, wish{devices: []string{"berth/gpus=1"}})
@@ -85,8 +85,8 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// NVIDIA's names mean the very devices, several of berth's devices are one lease, and
-// features come with it.
+// NVIDIA's names mean exactly the named devices, several of berth's devices make one lease, and
+// features are added to it.
 func TestNames(t *testing.T) {
 	everywhere(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
 		for _, tt := range []struct {
@@ -130,7 +130,7 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// usable skips what the machine's own limits make impossible without berth as well.
+// usable skips the test where the machine's limits make it impossible without berth as well.
 func (p place) usable(t *testing.T) {
 	t.Helper()
 	if p.name == "docker" && p.runtime == "crun" && p.cgroup == "v2" &&
@@ -139,8 +139,8 @@ func (p place) usable(t *testing.T) {
 	}
 }
 
-// hasDriver says that the driver's libraries are there, and nobody inside can write to them: no
-// user there owns them.
+// hasDriver checks that the driver's libraries are there, and that no user inside can write to them
+// or owns them.
 func (c *container) hasDriver() {
 	c.t.Helper()
 	if got := c.ask("open /usr/local/nvidia/lib64/libcuda.so.1"); got[0] != "ok EACCES EACCES" {
@@ -148,7 +148,7 @@ func (c *container) hasDriver() {
 	}
 }
 
-// hears looks for the reason in what the engine said: in one line of it.
+// hears checks that one line of the engine's output has the reason.
 func (p place) hears(t *testing.T, text, reason string) {
 	t.Helper()
 	count := 0
@@ -158,15 +158,15 @@ func (p place) hears(t *testing.T, text, reason string) {
 		}
 	}
 	if p.runtime == "crun" {
-		return // it drops what hooks say
+		return // it discards the output of hooks
 	}
 	if count != 1 {
 		t.Errorf("%d lines have %q:\n%s", count, reason, text)
 	}
 }
 
-// settles waits until there are so many leases, and nothing but what there was
-// before. Engines clean up behind the command's back.
+// settles waits until there are so many leases, and no leftovers. Engines clean up after their
+// commands have returned.
 func (p place) settles(t *testing.T, before []string, leases int) {
 	t.Helper()
 	var diff string

@@ -2,9 +2,9 @@ package engines
 
 import "testing"
 
-// lesser is runc without a capability that root lacks on some machines: Docker 20.10
-// gives privileged containers all that there are, and runc then can't make them. It
-// puts the spec back, which berth looks at once more when the container ends.
+// lesser is a runc that drops a capability which root lacks on some machines: Docker 20.10 gives
+// privileged containers all capabilities, and runc then fails. It restores the spec afterwards,
+// because berth reads it again when the container ends.
 const (
 	lesser     = "/opt/lesser/runc"
 	lesserText = `#!/bin/sh

@@ -19,8 +19,8 @@ import (
 // server is a host whose engine a test may kill.
 type server struct{ *host }
 
-// eventually says what is still wrong after a while, if anything is. Engines do much
-// behind their command's back.
+// eventually reports what is still wrong after a while. Engines work on after their commands have
+// returned.
 func eventually(t *testing.T, wrong func() string) {
 	t.Helper()
 	var last string
@@ -32,13 +32,13 @@ func eventually(t *testing.T, wrong func() string) {
 	t.Error(last)
 }
 
-// becoming has berth's wrapper become a runtime.
+// becoming makes berth's wrapper use a runtime.
 func (s server) becoming(t *testing.T, runtime string) {
 	t.Helper()
 	s.do(t, "sed", "-i", "s|^runtime = .*|runtime = '"+runtime+"'|", "/etc/berth/config.toml")
 }
 
-// names are the GPUs of the host by what identifies them: "nvidia3".
+// names returns the GPUs of the host by UUID: "nvidia3".
 func (s server) names(t *testing.T) map[string]string {
 	t.Helper()
 	var node struct {
@@ -55,7 +55,7 @@ func (s server) names(t *testing.T) map[string]string {
 	return names
 }
 
-// held lists the GPUs of each container, as live leases have them.
+// held returns the GPUs of each container, by its live leases.
 func (s server) held(t *testing.T) map[string][]string {
 	t.Helper()
 	names, held := s.names(t), map[string][]string{}
@@ -68,8 +68,8 @@ func (s server) held(t *testing.T) map[string][]string {
 	return held
 }
 
-// holds waits until so many GPUs are held by each container, by its id, and nothing by
-// any other. No GPU may be held twice.
+// holds waits until each container, by its id, holds so many GPUs, and no other container holds
+// any. No GPU may be held twice.
 func (s server) holds(t *testing.T, want map[string]int) {
 	t.Helper()
 	eventually(t, func() string {
@@ -90,8 +90,7 @@ func (s server) holds(t *testing.T, want map[string]int) {
 	})
 }
 
-// free waits until no lease is left, not even of a holder that has ended, and nothing
-// of containers but what there was before.
+// free waits until there is no lease, not even of an ended holder, and no leftover of containers.
 func (s server) free(t *testing.T, before []string) {
 	t.Helper()
 	eventually(t, func() string {
@@ -109,7 +108,7 @@ func diffOf(what string, want, got []string) string {
 	return ""
 }
 
-// look is the file of the image that has the probe try each GPU: by the container's own
+// look is a file in the image with commands for the probe: it tries each GPU by the container's own
 // node, and by the host's at /nodes.
 func look() string {
 	var commands strings.Builder
@@ -119,8 +118,8 @@ func look() string {
 	return commands.String()
 }
 
-// looks runs the probe by an engine's words for a command in a container, and returns
-// the GPUs that it can open by its own nodes, and by the host's.
+// looks runs the probe by an engine's command for a process in a container, and returns the GPUs
+// that it can open by its own nodes, and by the host's.
 func (s server) looks(t *testing.T, words ...string) (own, all []string) {
 	t.Helper()
 	answers := s.do(t, append(words, "/probe", "/look")...)
@@ -131,7 +130,7 @@ func (s server) looks(t *testing.T, words ...string) (own, all []string) {
 	return own, all
 }
 
-// seen reads what the probe has answered to look.
+// seen parses the probe's answers to look.
 func seen(answers string) (own, all []string) {
 	for i, answer := range slices.DeleteFunc(strings.Fields(strings.ReplaceAll(answers, " ", "_")), func(s string) bool { return s == "." }) {
 		if answer != "ENXIO_ENXIO_ENXIO" {
@@ -147,7 +146,7 @@ func seen(answers string) (own, all []string) {
 	return own, all
 }
 
-// asks gives commands to a probe that such words start, each with one line of answer.
+// asks sends commands to a probe that is started by these arguments; each has one line of answer.
 func (s server) asks(t *testing.T, commands []string, words ...string) (answers []string) {
 	t.Helper()
 	cmd := s.command(words...)
@@ -194,14 +193,14 @@ func (s server) kill(t *testing.T, pid string) {
 	})
 }
 
-// takes has somebody else take so many GPUs, until the function that it returns.
+// takes leases so many GPUs for another process, until the returned function is called.
 func (s server) takes(t *testing.T, gpus int) (release func()) {
 	t.Helper()
 	return s.asksFor(t, gpus)(t)
 }
 
-// asksFor has somebody ask for so many GPUs, by flags of berth alloc. What it returns
-// waits until they are there, and returns what gives them back.
+// asksFor starts a berth alloc of so many GPUs. The returned function waits until it has them, and
+// returns a function that releases them.
 func (s server) asksFor(t *testing.T, gpus int, flags ...string) func(*testing.T) (release func()) {
 	t.Helper()
 	cmd := s.command(slices.Concat([]string{shared.Berth, "alloc"}, flags, []string{strconv.Itoa(gpus), "--", "cat"})...)

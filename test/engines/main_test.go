@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// ending has the hosts end with the tests.
+// ending ends the hosts with the tests.
 type ending struct{ m *testing.M }
 
 func (e ending) Run() int {
@@ -63,7 +63,7 @@ func (e ending) Run() int {
 	return code
 }
 
-// wanted skips a test unless engines were asked for.
+// wanted skips a test unless engine tests were requested.
 func wanted(t *testing.T) {
 	t.Helper()
 	if os.Getenv(asked) != "1" {
@@ -71,8 +71,8 @@ func wanted(t *testing.T) {
 	}
 }
 
-// buildImage makes what containers run: the probe of the hook's tests, one that waits,
-// one that claims what it can open, and nothing else.
+// buildImage makes the containers' image: the probe of the hook's tests, a program that waits, one
+// that records what it can open, and nothing else.
 func buildImage(r *rig.Rig) error {
 	image = filepath.Join(r.Dir, "image")
 	for _, dir := range []string{"dev", "proc", "sys", "etc", "tmp", "nodes", "claims"} {
@@ -89,7 +89,7 @@ func buildImage(r *rig.Rig) error {
 			_, err = r.Compile("image/"+name, "testdata/"+name+".c", "-static")
 		}
 	}
-	if err == nil { // takes device rules off
+	if err == nil { // lifts device rules
 		_, err = r.Compile("image/climb", "../devicerules/testdata/probe.c", "-static")
 	}
 	return err

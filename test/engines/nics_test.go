@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestNCCL: a container that an engine gives GPUs and RDMA devices has what NCCL needs.
-// What the hook comes too late for is the engine's: its filter, /dev/shm, the environment.
+// TestNCCL: a container to which an engine gives GPUs and RDMA devices has what NCCL needs. The
+// hook comes too late for the filter, /dev/shm and the environment, which stay the engine's.
 func TestNCCL(t *testing.T) {
 	everywhere(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
 		c := p.start(t, wish{devices: []string{"berth/gpus=2", "berth/with=nics:mlx5_0", "berth/with=nics:mlx5_9"}})
@@ -34,7 +34,7 @@ func TestNCCL(t *testing.T) {
 			if policy != "ok" || !slices.Contains(environment, "NCCL_IB_HCA==mlx5_0:1,mlx5_9:1") {
 				t.Errorf("NUMA policy %s, environment %q", policy, environment)
 			}
-			if p.name != "podman" && size < 128 { // podman mounts its own on the host
+			if p.name != "podman" && size < 128 { // podman mounts /dev/shm itself, on the host
 				t.Errorf("/dev/shm has %d MiB", size)
 			}
 		}

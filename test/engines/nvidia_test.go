@@ -17,10 +17,9 @@ const (
 	driverVersion = "550.163.01"
 )
 
-// toolkit installs what a server has on which NVIDIA's Container Toolkit was set up
-// before berth: its programs, which only write down that they were run, its CDI spec as
-// nvidia-ctk writes one, its hook for podman, and Docker's configuration, whose runtime
-// "nvidia" is berth's now.
+// toolkit installs NVIDIA's Container Toolkit as it was set up before berth: programs that only
+// record their calls, a CDI spec as nvidia-ctk writes it, the hook for podman, and Docker's
+// configuration, whose runtime "nvidia" is berth's now.
 func toolkit(t *testing.T, h *host) {
 	t.Helper()
 	for _, name := range []string{"nvidia-container-runtime-hook", "nvidia-cdi-hook", "nvidia-ctk", "nvidia-container-runtime", "nvidia-container-cli"} {
@@ -28,7 +27,7 @@ func toolkit(t *testing.T, h *host) {
 		h.do(t, "chmod", "755", "/usr/bin/"+name)
 	}
 	h.do(t, shared.Berth, "cdi", "remove")
-	h.do(t, shared.Berth, "cdi", "generate") // not NVIDIA's names
+	h.do(t, shared.Berth, "cdi", "generate") // names other than NVIDIA's
 	h.write(t, "/etc/cdi/nvidia.yaml", nvidiaCDI())
 	h.write(t, "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", `{"version": "1.0.0", "hook": {"path": "/usr/bin/nvidia-container-runtime-hook",
 		"args": ["nvidia-container-runtime-hook", "prestart"], "env": ["PATH=`+usualPath+`"]},
@@ -71,20 +70,20 @@ func nvidiaCDI() string {
 	return b.String()
 }
 
-// ran says which of NVIDIA's programs were run, and forgets it.
+// ran returns the calls of NVIDIA's programs since its last call.
 func (h *host) ran(t *testing.T) string {
 	t.Helper()
 	return h.do(t, "sh", "-c", "cat /run/nvidia-ran 2>/dev/null; rm -f /run/nvidia-ran")
 }
 
-// policy makes words the policy of the host's configuration.
+// policy sets the policy in the host's configuration.
 func (h *host) policy(t *testing.T, words string) {
 	t.Helper()
 	h.write(t, "/etc/berth/config.toml", fmt.Sprintf("runtime = 'runc'\nberth = %q\n[policy]\n%s\n", shared.Berth, words))
 }
 
-// With NVIDIA's toolkit beside berth, people's habits give GPUs out of berth's ledger,
-// and nothing of the toolkit's runs.
+// With NVIDIA's toolkit beside berth, the usual commands get GPUs from berth's ledger, and no
+// program of the toolkit runs.
 func TestToolkitBeside(t *testing.T) {
 	wanted(t)
 	for _, cgroup := range []string{"v2", "v1"} {
@@ -95,14 +94,14 @@ func TestToolkitBeside(t *testing.T) {
 func toolkitBeside(t *testing.T, h *host) {
 	toolkit(t, h)
 	containerd().prepare(t, h)
-	startDockerd(t, h, usualPath) // NVIDIA's own hook is what it finds
+	startDockerd(t, h, usualPath) // Docker finds NVIDIA's own hook
 	podman().prepare(t, h)
 	h.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/cuda.tar . && podman import --change 'ENV NVIDIA_VISIBLE_DEVICES=all' /tmp/cuda.tar localhost/cuda`, image)
 	t.Run("docker", func(t *testing.T) { toolkitDocker(t, h) })
 	t.Run("podman", func(t *testing.T) { toolkitPodman(t, h) })
 	t.Run("containerd", func(t *testing.T) { toolkitContainerd(t, h) })
 	t.Run("policies", func(t *testing.T) { toolkitPolicies(t, h) })
-	// That the programs would be seen to run: a runtime that isn't berth.
+	// Check that calls of the programs are recorded: a runtime that isn't berth.
 	h.run(t, "docker", "run", "--rm", "--runtime", "runc", "--network", "none", "--device", "nvidia.com/gpu=3", "test", "/probe")
 	if got := h.ran(t); strings.Count(got, "/usr/bin/nvidia-cdi-hook") != 4 {
 		t.Errorf("under runc these run: %s", got)
@@ -113,7 +112,8 @@ func toolkitBeside(t *testing.T, h *host) {
 	}
 }
 
-// toolkitDocker is what its users type; the default runtime is berth by the name nvidia.
+// toolkitDocker tests the commands of Docker's users; the default runtime is berth under the name
+// nvidia.
 func toolkitDocker(t *testing.T, h *host) {
 	holder := place{h, dockerRun("--device", "nvidia.com/gpu=0", "test"), ""}.start(t, wish{})
 	if got := holder.opens(); !slices.Equal(got, []string{"nvidia0"}) {
@@ -140,7 +140,7 @@ func toolkitDocker(t *testing.T, h *host) {
 		flagCase{words: []string{"--device", "nvidia.com/gpu=all", "test"}, count: 8}.check(t, h, "")
 	})
 	t.Run("driver files", func(t *testing.T) {
-		const own = "/usr/share/misc" // of the user's, beside theirs
+		const own = "/usr/share/misc" // a CDI device of the user's, beside NVIDIA's
 		c := place{h, dockerRun("--device", "nvidia.com/gpu=3", "--volume", own+":"+own+":ro", "test"), ""}.start(t, wish{})
 		got := append(c.ask("open "+driverLibs+"/libcuda.so."+driverVersion), c.ask("open "+own)...)
 		if want := []string{"ENOENT ENOENT ENOENT", "ok EISDIR EISDIR"}; !slices.Equal(got, want) {
@@ -153,7 +153,7 @@ func toolkitDocker(t *testing.T, h *host) {
 	}
 }
 
-// toolkitPodman has NVIDIA's hook in every container.
+// toolkitPodman tests podman with NVIDIA's hook in every container.
 func toolkitPodman(t *testing.T, h *host) {
 	run := func(global []string, words ...string) place {
 		return place{h, engine{name: "podman", refused: 126, words: func(t *testing.T, h *host, w wish) []string {
@@ -189,7 +189,7 @@ func toolkitPodman(t *testing.T, h *host) {
 	}
 }
 
-// toolkitContainerd is ctr run --gpus, which has containerd call NVIDIA's program.
+// toolkitContainerd tests ctr run --gpus, with which containerd calls NVIDIA's program.
 func toolkitContainerd(t *testing.T, h *host) {
 	ctr := containerd()
 	p := place{h, engine{name: ctr.name, refused: ctr.refused, words: func(t *testing.T, h *host, w wish) []string {
@@ -207,7 +207,7 @@ func toolkitContainerd(t *testing.T, h *host) {
 	}
 }
 
-// everyPrecreate is a directory of hooks by which berth prepares every container.
+// everyPrecreate returns a directory of hooks by which berth prepares every container.
 func everyPrecreate(t *testing.T, h *host) string {
 	t.Helper()
 	dir := filepath.Join(h.dir, "every")
@@ -217,7 +217,7 @@ func everyPrecreate(t *testing.T, h *host) string {
 	return dir
 }
 
-// toolkitPolicies is what the admin can say of variables and of NVIDIA's names.
+// toolkitPolicies tests the policies for variables and for NVIDIA's names.
 func toolkitPolicies(t *testing.T, h *host) {
 	holder := place{h, dockerRun("--device", "berth/gpus=gpu0", "test"), ""}.start(t, wish{})
 	const refused = "NVIDIA_VISIBLE_DEVICES=all asks for no GPU here: --gpus N, --device berth/gpus=N"
@@ -280,7 +280,7 @@ func toolkitPolicies(t *testing.T, h *host) {
 	}
 }
 
-// NVIDIA's names on berth's own menu mean a count where the admin has said so, with the
+// NVIDIA's names among berth's CDI devices mean a count if the admin has configured that, with the
 // wrapper and with the hook.
 func TestIndicesAsCount(t *testing.T) {
 	wanted(t)

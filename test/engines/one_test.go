@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// However many ways a container says the same, it has one lease: berth's device, the
+// However often a container states its request, it has one lease: by berth's device, the
 // annotation, and with podman the packaged hooks.
 func TestOneLease(t *testing.T) {
 	everywhere(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
@@ -37,8 +37,8 @@ const vendor = `{"cdiVersion": "0.5.0", "kind": "vendor.example/nic", "devices":
 	"mounts": [{"hostPath": "/etc/hostname", "containerPath": "/port", "options": ["ro", "bind"]}]
 }}]}`
 
-// Another vendor's device is leased with the GPUs, comes in full, and nobody else
-// gets it meanwhile.
+// Another vendor's device is leased with the GPUs, comes with everything in its spec, and can't be
+// leased twice.
 func TestVendor(t *testing.T) {
 	everywhere(t, []string{"berth"}, func(t *testing.T, p place) {
 		const both = "berth.gpus=1,vendor.example/nic=port0"

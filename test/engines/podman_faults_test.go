@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// podman that is killed while it starts or ends a pod's containers leaves no lease that
-// its own commands don't end, and no GPU in two containers.
+// If podman is killed while it starts or ends a pod's containers, every lease can be ended by
+// podman's own commands, and no GPU is in two containers.
 func TestPodmanKubeKilled(t *testing.T) {
 	podmen(t, []string{"forky/v1"}, []way{byWrapper}, func(t *testing.T, p *pods) {
 		file := p.dir + "/killed.yaml"
@@ -24,7 +24,7 @@ func TestPodmanKubeKilled(t *testing.T) {
 			p.killsAt(t, 2-leases, "podman", p.words("kube", "down", file)...)
 			p.podman(t, "kube", "down", file)
 			p.holds(t, map[string]int{})
-			p.takes(t, 8)() // podman may have forgotten a container that it made: it leaves state and cgroup, with or without berth
+			p.takes(t, 8)() // podman may have forgotten a container that it created: then state and cgroup stay, with berth or without
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// Pods' containers have GPUs of their own, and the one that holds the pod none.
+// Pods' containers have GPUs of their own, and the pod's infra container has none.
 func TestPodmanPods(t *testing.T) {
 	held := func(t *testing.T, p *pods) {
 		before := p.print(t)
@@ -34,7 +34,7 @@ func TestPodmanPods(t *testing.T) {
 
 		if p.name != byHooks.name {
 			p.ofPod(t, append(create, p.request("1")...))
-			if p.cgroup == "v1" { // what runs another program is told by the pod's cgroup
+			if p.cgroup == "v1" { // the pod's cgroup identifies containers of another program
 				p.ofPod(t, append(create, append(p.request("1"), "--infra-image", "localhost/test", "--infra-command", "/wait")...))
 			}
 			p.ended(t, before)
@@ -44,7 +44,7 @@ func TestPodmanPods(t *testing.T) {
 	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper}, held)
 }
 
-// ofPod has a pod ask, whose containers would have nothing.
+// ofPod makes the request for a pod, which gives its containers nothing.
 func (p *pods) ofPod(t *testing.T, create []string) {
 	t.Helper()
 	pod := p.podman(t, create...)
@@ -52,15 +52,14 @@ func (p *pods) ofPod(t *testing.T, create []string) {
 	if got.code == 0 {
 		t.Error("a container of a pod that asks for a GPU has started")
 	}
-	if p.name == byWrapper.name { // crun drops what hooks say
-		p.says(t, got, `\"`+ // nor does podman's word for it come twice
+	if p.name == byWrapper.name { // crun discards the output of hooks
+		p.says(t, got, `\"`+ // podman's own message for it isn't repeated
 			"berth: request 1: the device is the pod's, and podman hands it on to none of the pod's containers: give --device to them, and not to the pod")
 	}
 	p.podman(t, "pod", "rm", "--force", pod)
 }
 
-// kube is the guide's pod for podman kube play, with another annotation and another
-// resource.
+// kube returns the guide's pod for podman kube play, with another annotation and another resource.
 func kube(t *testing.T, annotation, limit string) string {
 	t.Helper()
 	guide, err := os.ReadFile("../../docs/podman.md")
@@ -74,15 +73,15 @@ func kube(t *testing.T, annotation, limit string) string {
 	return strings.NewReplacer(name, name+"  annotations: {"+annotation+"}\n", device, limit+"\n").Replace(text)
 }
 
-// What a pod of podman kube play gets: with an annotation each container that many,
-// with podman's own resource the container that has it. podman 4.3 knows no such
-// resource, and Kubernetes' own is no podman's.
+// The GPUs of a pod of podman kube play: with an annotation each container gets that many, with
+// podman's own resource only the container that has it. podman 4.3 doesn't know this resource, and
+// podman doesn't support that of Kubernetes.
 func TestPodmanKube(t *testing.T) {
 	played := func(t *testing.T, p *pods) {
 		before := p.print(t)
 		annotated, limited := map[string]int{"train-main": 2, "train-side": 2}, map[string]int{"train-main": 2}
 		if p.name == byHook.name {
-			annotated = map[string]int{} // nobody is called
+			annotated = map[string]int{} // berth isn't called
 		}
 		if p.suite == "bookworm" {
 			limited = map[string]int{}
@@ -96,7 +95,7 @@ func TestPodmanKube(t *testing.T) {
 			{"Kubernetes' resource", "", "nvidia.com/gpu: 1", map[string]int{}},
 		} {
 			if p.name == byHooks.name && tt.annotation == "" {
-				continue // that is no hook's of podman's
+				continue // podman's pods have no such hook
 			}
 			t.Run(tt.name, func(t *testing.T) {
 				file := p.dir + "/pod.yaml"

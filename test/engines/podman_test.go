@@ -8,22 +8,21 @@ import (
 	"testing"
 )
 
-// pods is a host with a podman, and a way in which its containers get GPUs.
+// pods is a host with a podman, and the way in which its containers get GPUs.
 type pods struct {
 	server
 	way
 }
 
-// way is how containers of podman's get GPUs.
+// way is a way in which podman's containers get GPUs.
 type way struct {
 	name string
-	// global are podman's words before its verb.
+	// global are podman's arguments before its verb.
 	global []string
-	// request is how a container asks.
+	// request returns the arguments of a container's request.
 	request    func(gpus string) []string
 	entryPoint string
-	// lingers says that the lease of a container that has ended is free, and is listed
-	// as such until the next request.
+	// lingers is set if the lease of an ended container is listed as ended until the next request.
 	lingers bool
 }
 
@@ -31,15 +30,15 @@ func deviceOf(gpus string) []string { return []string{"--device", "berth/gpus=" 
 
 func annotationOf(gpus string) []string { return []string{"--annotation", "berth.gpus=" + gpus} }
 
-// The ways in which podman is used with berth.
+// The ways of using podman with berth.
 var (
 	byWrapper = way{"wrapper", []string{"--runtime", "berth"}, deviceOf, "podman", false}
 	byHook    = way{"hook", []string{"--runtime", "crun"}, deviceOf, "hook", true}
 	byHooks   = way{"precreate", []string{"--runtime", "runc"}, annotationOf, "podman", false}
 )
 
-// conf is what an admin has podman know: berth's runtime by its name. All else is for
-// machines whose limits are below podman's own.
+// conf is the admin's configuration of podman: berth's runtime by its name. The rest is for
+// machines whose limits are below podman's defaults.
 const conf = `[containers]
 pids_limit = 0
 default_ulimits = ["nofile=256:256", "nproc=256:256"]
@@ -52,7 +51,7 @@ runtime_supports_json = ["crun", "runc", "berth"]
 berth = [%q]
 `
 
-// hooked is what an admin adds for hooks: a restart by podman's policy knows no flags.
+// hooked is the admin's configuration for hooks: a restart by podman's policy passes no flags.
 const hooked = "[engine]\nhooks_dir = [%q]\n"
 
 // podmen runs a test with the podman of places, "forky/v2", in ways of using it.
@@ -80,12 +79,12 @@ func (p *pods) install(t *testing.T) {
 	p.write(t, p.dir+"/"+byHooks.name+".conf", strings.Replace(text, "[engine]\n", fmt.Sprintf(hooked, packagedHooks(t, p.host)), 1))
 	p.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/image.tar .`, image)
 	p.podman(t, "import", "--quiet", "/tmp/image.tar", "localhost/test")
-	for _, runtime := range []string{"runc", "crun"} { // they and podman make directories once
+	for _, runtime := range []string{"runc", "crun"} { // they and podman make some directories at the first use
 		p.podman(t, "--runtime", runtime, "run", "--rm", "test", "/probe")
 	}
 }
 
-// words are podman's.
+// words returns podman's arguments.
 func (p *pods) words(words ...string) []string {
 	file := "containers.conf"
 	if p.name == byHooks.name {
@@ -95,8 +94,8 @@ func (p *pods) words(words ...string) []string {
 	return append(append(all, p.global...), words...)
 }
 
-// print is the host's footprint without what podman itself leaves: a cgroup of each pod
-// on v1, its service's, and the mount of its storage, which comes and goes.
+// print returns the host's footprint without podman's own: a cgroup of each pod on v1, its
+// service's, and the mount of its storage, which comes and goes.
 func (p *pods) print(t *testing.T) []string {
 	t.Helper()
 	return slices.DeleteFunc(p.footprint(t), func(line string) bool {
@@ -105,7 +104,7 @@ func (p *pods) print(t *testing.T) []string {
 	})
 }
 
-// podman runs it, and returns what it prints.
+// podman runs podman, and returns its output.
 func (p *pods) podman(t *testing.T, words ...string) string {
 	t.Helper()
 	return strings.TrimSpace(p.do(t, p.words(words...)...))
@@ -126,8 +125,8 @@ func (p *pods) inspect(t *testing.T, id, field string) string {
 	return p.podman(t, "inspect", "--format", "{{."+field+"}}", id)
 }
 
-// agrees says that what is started in a container later opens what its lease has,
-// and nothing else, and returns that.
+// agrees checks that a later process in a container opens exactly the devices of its lease, and
+// returns them.
 func (p *pods) agrees(t *testing.T, id string) []string {
 	t.Helper()
 	own, all := p.looks(t, p.words("exec", id)...)
@@ -154,7 +153,7 @@ func (p *pods) clear(t *testing.T) {
 	p.podman(t, "pod", "rm", "--all", "--force", "--time", "1")
 }
 
-// ended waits until all is as before, with every GPU free.
+// ended waits until the host is as before, with every GPU free.
 func (p *pods) ended(t *testing.T, before []string) {
 	t.Helper()
 	p.holds(t, map[string]int{})
@@ -166,12 +165,12 @@ func (p *pods) ended(t *testing.T, before []string) {
 	})
 }
 
-// A lease follows its container through whatever podman does with it.
+// A lease has the lifetime of its container, whatever podman does with it.
 func TestPodmanLife(t *testing.T) {
 	life := func(t *testing.T, p *pods) {
 		before := p.print(t)
 		id := p.podman(t, append(append([]string{"create", "--volume", "/dev:/nodes:dev"}, p.request("2")...), "test", "/wait")...)
-		p.holds(t, map[string]int{}) // one that was never started holds nothing
+		p.holds(t, map[string]int{}) // a container that was never started holds nothing
 		p.podman(t, "start", id)
 		p.holds(t, map[string]int{id: 2})
 		if got := p.live(t)[0].Owner.EntryPoint; got != p.entryPoint {
@@ -201,14 +200,15 @@ func TestPodmanLife(t *testing.T) {
 	podmen(t, []string{"bookworm/v1"}, []way{byWrapper, byHooks}, life)
 }
 
-// conmon and podman may die, a container may crash: what decides is whether it runs.
+// If conmon and podman are killed, or a container crashes, only the container's processes decide
+// about the lease.
 func TestPodmanDeaths(t *testing.T) {
 	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper, byHooks}, func(t *testing.T, p *pods) {
 		before := p.print(t)
 		id := p.starts(t, "3")
 		init := p.inspect(t, id, "State.Pid")
 		p.kill(t, p.inspect(t, id, "State.ConmonPid"))
-		p.holds(t, map[string]int{id: 3}) // it runs, though nobody watches it
+		p.holds(t, map[string]int{id: 3}) // it runs without conmon
 		p.kill(t, init)
 		p.holds(t, map[string]int{})
 		p.podman(t, "rm", "--force", "--time", "1", id)
@@ -224,13 +224,13 @@ func TestPodmanDeaths(t *testing.T) {
 		p.agrees(t, id)
 		p.podman(t, "rm", "--force", "--time", "1", id)
 		p.holds(t, map[string]int{})
-		if p.suite != "bookworm" { // with or without berth, podman 4.3 has nobody delete what conmon doesn't watch
+		if p.suite != "bookworm" { // with berth or without, podman 4.3 doesn't delete a container without conmon
 			p.ended(t, before)
 		}
 	})
 }
 
-// says looks for a reason in one line of what a command said.
+// says checks that one line of a command's output has the reason.
 func (p *pods) says(t *testing.T, got said, reason string) {
 	t.Helper()
 	if n := strings.Count(got.out+got.err, reason); n != 1 {

@@ -32,7 +32,7 @@ func TestPodmanGpus(t *testing.T) {
 	})
 }
 
-// Containers that podman's service makes for clients hold their leases as others do.
+// Containers that podman's service makes for clients hold their leases like others.
 func TestPodmanService(t *testing.T) {
 	podmen(t, []string{"forky/v2"}, []way{byWrapper, byHooks}, func(t *testing.T, p *pods) {
 		const socket = "unix:///run/podman-test.sock"
@@ -54,8 +54,8 @@ func TestPodmanService(t *testing.T) {
 	})
 }
 
-// A user's own podman can't lease anything: the ledger and the device rules are root's.
-// It says so, and its other containers run.
+// Rootless podman can't lease devices, because ledger and device rules are root's. It says so, and
+// its other containers run.
 func TestPodmanRootless(t *testing.T) {
 	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper}, func(t *testing.T, p *pods) {
 		before := p.print(t)
@@ -77,9 +77,9 @@ func TestPodmanRootless(t *testing.T) {
 	})
 }
 
-// user makes a user who has podman, and returns the words that run a container of the
-// user's. Its namespaces are the host's where a user can't mount the file systems of
-// new ones: some files of a simulated server's are mounts themselves.
+// user makes a user with podman, and returns the command that runs a container of the user's. The
+// container shares the host's namespaces where a user can't mount the file systems of new ones:
+// some files of a simulated server's are mounts themselves.
 func (p *pods) user(t *testing.T) (words func(runtime, option string) []string) {
 	t.Helper()
 	rig.Must(t, os.Chmod(shared.Dir, 0o711))

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// Under dockerd's userns-remap, where root inside is nobody outside, a container has
-// its GPU with all that goes with it, and the same device rules.
+// Under dockerd's userns-remap, where root inside is no user of the host, a container has its GPU
+// with everything that belongs to it, and the same device rules.
 func TestRemappedUsers(t *testing.T) {
 	wanted(t)
 	for _, on := range []string{"forky/v1", "forky/v2", "bookworm/v1", "bookworm/v2"} {
@@ -54,7 +54,7 @@ func TestRemappedUsers(t *testing.T) {
 	}
 }
 
-// remapped starts dockerd so, and gives it an image with a loader and its cache.
+// remapped starts dockerd with userns-remap, and gives it an image with a loader and its cache.
 func remapped(t *testing.T, h *host) {
 	t.Helper()
 	h.users(t)
@@ -73,8 +73,8 @@ func remapped(t *testing.T, h *host) {
 	h.do(t, "sh", "-c", `tar -C "$0" --owner 0 --group 0 -c . | docker import - test`, dir)
 }
 
-// complete says that the driver is there and the loader knows it, by a cache that is
-// the container's own: root inside may change it, as ldconfig does.
+// complete checks that the driver is there and the loader finds it, by a cache of the container's
+// own: root inside may change it, as ldconfig does.
 func (c *container) complete() {
 	c.t.Helper()
 	if got := c.ask("open /usr/local/nvidia/lib64/libcuda.so.1")[0]; got != "ok EROFS EROFS" && got != "ok EACCES EACCES" {

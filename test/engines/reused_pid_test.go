@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// The pid of a holder that has died proves nothing when another process has it: on a host
-// with few pids (kernel.pid_max) that is soon.
+// The pid of a dead holder proves nothing after another process got it, which happens soon on a
+// host with few pids (kernel.pid_max).
 func TestReusedPids(t *testing.T) {
 	wanted(t)
 	t.Parallel() // on a host of its own
@@ -40,8 +40,8 @@ func TestReusedPids(t *testing.T) {
 	}
 	shim := d.shim(t, id)
 	d.down(t)
-	d.kill(t, shim)               // nobody deletes the container
-	for _, pid := range holders { // those that live: the engine may have ended them
+	d.kill(t, shim)               // the container isn't deleted
+	for _, pid := range holders { // those that are alive: the engine may have ended some
 		d.do(t, "sh", "-c", "kill -9 $0 2>/dev/null || ! kill -0 $0 2>/dev/null", pid)
 	}
 	for _, pid := range holders {
@@ -54,7 +54,7 @@ func TestReusedPids(t *testing.T) {
 	}
 }
 
-// holders are the processes that prove that leases' holders live.
+// holders returns the processes that prove that leases' holders are alive.
 func (s server) holders(t *testing.T) (pids []string) {
 	t.Helper()
 	var view struct {
@@ -78,7 +78,7 @@ func (s server) reuse(t *testing.T, pid string) {
 	rig.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		s.kill(t, pid)
-		_ = cmd.Wait() // a process of it was killed
+		_ = cmd.Wait() // one of its processes was killed
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "has it\n" {
 		t.Fatalf("process %s: %q, %v", pid, line, err)

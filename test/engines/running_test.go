@@ -2,9 +2,9 @@ package engines
 
 import "testing"
 
-// A container that an engine started without berth, privileged, opens every GPU: until the
-// next discovery finds it where the engine's runtime keeps its state. One with a lease, and
-// one that the admin exempts, keep what they have.
+// A privileged container that an engine has started without berth can open every GPU until the next
+// discovery, which finds it in the state of the engine's runtime. Containers with a lease, and
+// exempt ones, keep their devices.
 func TestRunningContainersAreClosed(t *testing.T) {
 	const key = "a-key-that-only-the-admin-knows"
 	newest := map[string][]engine{"forky": {docker(), podman(), containerd()}}
@@ -19,7 +19,7 @@ func TestRunningContainersAreClosed(t *testing.T) {
 		}
 		exempt := p.start(t, wish{options: []string{"--privileged"}, annotation: "berth.exempt=" + key})
 		holder := p.start(t, wish{annotation: "berth.gpus=1"})
-		for range 2 { // twice is the same as once
+		for range 2 { // a second call changes nothing
 			p.do(t, shared.Berth, "discover", "--if-stale", "--quiet")
 			for _, tt := range []struct {
 				name string

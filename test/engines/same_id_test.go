@@ -11,9 +11,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// A container id is unique in one engine, and in one namespace of containerd, only.
-// Containers that share an id have leases of their own, and the end of one of them
-// ends no lease of the others.
+// A container id is unique only within one engine, and within one namespace of containerd.
+// Containers with the same id have leases of their own, and the end of one ends no other's lease.
 func TestSameID(t *testing.T) {
 	wanted(t)
 	for _, cgroup := range []string{"v1", "v2"} {
@@ -30,7 +29,7 @@ func TestSameID(t *testing.T) {
 			type tenant struct {
 				name    string
 				gpus    int
-				in, end []string // the words of an exec, and of its end
+				in, end []string // the arguments of an exec
 			}
 			all := []tenant{
 				{"docker", 2, []string{"docker", "exec", id}, []string{"docker", "rm", "--force", id}},

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// booted returns a host that a real systemd has started, with what it starts at boot.
+// booted returns a host that a real systemd has booted, with the units that it starts at boot.
 func booted(t *testing.T, suite, cgroup, purpose string) server {
 	t.Helper()
 	hosts.Lock()
@@ -27,15 +27,15 @@ func booted(t *testing.T, suite, cgroup, purpose string) server {
 	h.Host, err = rack.Start(rack.Options{Tree: trees[suite], Cgroup: cgroup, Simnode: simnode, Share: shared.Dir, Key: key, Systemd: true})
 	rig.Must(t, err)
 	h.configure(t)
-	// Where a package has its programs.
+	// The directory in which packages install programs.
 	h.do(t, "sh", "-c", `cp "$0" "$0-runtime" "$0-hook" /usr/bin && sed -i "s#^berth = .*#berth = '/usr/bin/berth'#" /etc/berth/config.toml`, shared.Berth)
-	// What a unit's reload calls is in a package that a server has and the tree hasn't.
+	// The program that a unit's reload calls is in a package that servers have and the tree
+	// doesn't.
 	h.do(t, "sh", "-c", `[ -e /bin/kill ] || { printf '#!/bin/sh\nkill "$@"\n' >/bin/kill && chmod 755 /bin/kill; }`)
 	return server{h}
 }
 
-// setup runs berth setup, and then the command that it says is needed. It returns all
-// that it says.
+// setup runs berth setup and then the command that it prints. It returns the whole output.
 func (s server) setup(t *testing.T, words ...string) string {
 	t.Helper()
 	said := s.do(t, append([]string{shared.Berth, "setup"}, words...)...)
@@ -46,14 +46,13 @@ func (s server) setup(t *testing.T, words ...string) string {
 	return said
 }
 
-// state is a file as it is on the host: who owns it, who may read it, and its bytes. Of
-// one that isn't there it is nothing.
+// state returns a file's owner, mode and bytes, nothing for a missing file.
 func (s server) state(t *testing.T, paths ...string) string {
 	t.Helper()
 	return s.do(t, append([]string{"sh", "-c", `for f; do [ ! -e "$f" ] || { stat -c '%n %u:%g %a' "$f"; od -An -c "$f"; }; done`, "sh"}, paths...)...)
 }
 
-// healthy says that berth doctor finds no failure of an engine.
+// healthy checks that berth doctor finds no failure of an engine.
 func (s server) healthy(t *testing.T, engine string, failures int) {
 	t.Helper()
 	var findings []struct{ State, About, Text string }
@@ -72,8 +71,8 @@ func (s server) healthy(t *testing.T, engine string, failures int) {
 
 const daemonJSON = "{ \"iptables\": false, \"ip6tables\": false,\n\t\"bridge\": \"none\", \"features\": {\"x\":true},\r\n  \"runtimes\":{\"nvidia\" : {\"args\":[],\"path\": \"nvidia-container-runtime\"}} }"
 
-// The admin sets docker up by one command and the one that it prints, on a server with a
-// real systemd; all of it goes again.
+// The admin sets docker up by one command and the one that it prints, on a server with a real
+// systemd; then everything is undone.
 func TestSetupDocker(t *testing.T) {
 	wanted(t)
 	for _, on := range []string{"forky/v2", "bookworm/v1"} {
@@ -99,7 +98,7 @@ func TestSetupDocker(t *testing.T) {
 			s.until(t, "docker", "info")
 			s.runs(t, 2, "--runtime", "berth", "--gpus", "2")
 			s.runs(t, 3, "--runtime", "nvidia", "--gpus", "3")
-			if suite == "forky" { // the other knows neither
+			if suite == "forky" { // the other version supports neither
 				s.runs(t, 1, "--runtime", "berth", "--annotation", "berth.gpus=1")
 				s.runs(t, 2, "--runtime", "berth", "--device", "berth/gpus=2")
 			} else {
@@ -134,8 +133,8 @@ func TestSetupDocker(t *testing.T) {
 	}
 }
 
-// notRestarted changes Docker's configuration and has berth doctor say that the daemon
-// that runs doesn't have it.
+// notRestarted changes Docker's configuration and checks that berth doctor reports the daemon that
+// runs with the old one.
 func (s server) notRestarted(t *testing.T, config string) {
 	t.Helper()
 	warns := func(want string) {
@@ -161,7 +160,7 @@ func (s server) notRestarted(t *testing.T, config string) {
 		return ""
 	})
 	warns("")
-	if s.suite == "forky" { // the other knows no CDI
+	if s.suite == "forky" { // the other version doesn't support CDI
 		s.do(t, "sed", "-i", `s#"x":true#&,"cdi":false#`, config)
 		restart()
 		s.do(t, "sed", "-i", `s#"cdi":false#"cdi":true#`, config)
@@ -172,7 +171,7 @@ func (s server) notRestarted(t *testing.T, config string) {
 	warns("")
 }
 
-// runs says that docker run with such words gives a container so many GPUs.
+// runs checks that docker run with these arguments gives a container so many GPUs.
 func (s server) runs(t *testing.T, gpus int, words ...string) {
 	t.Helper()
 	words = append([]string{"docker", "run", "--rm", "--interactive", "--network", "none", "--volume", "/dev:/nodes"}, words...)
@@ -181,7 +180,7 @@ func (s server) runs(t *testing.T, gpus int, words ...string) {
 	}
 }
 
-// refuses says that docker run with such words fails, and says so.
+// refuses checks that docker run with these arguments fails with this message.
 func (s server) refuses(t *testing.T, reason string, words ...string) {
 	t.Helper()
 	words = append([]string{"docker", "run", "--rm", "--network", "none"}, words...)
@@ -190,8 +189,8 @@ func (s server) refuses(t *testing.T, reason string, words ...string) {
 	}
 }
 
-// A setup that is killed leaves each file as it was or as it shall be; done again, it is
-// done, and it goes again to the byte.
+// A killed setup leaves each file either as it was or complete; repeating it completes it, and its
+// removal restores every byte.
 func TestSetupKilled(t *testing.T) {
 	wanted(t)
 	s := server{startFor(t, "-setup", "forky", "v1")}
@@ -201,7 +200,7 @@ func TestSetupKilled(t *testing.T) {
 		"docker":     {config, dropIn},
 		"containerd": {"/etc/containerd/config.toml", "/etc/containerd/conf.d/berth.toml"},
 	}
-	states := map[string][]string{} // without berth, and with it; of each file
+	states := map[string][]string{} // the two states of each file, without berth and with it
 	note := func() {
 		for engine, paths := range sets {
 			for _, p := range paths {
@@ -215,7 +214,7 @@ func TestSetupKilled(t *testing.T) {
 		s.setupOnly(t, words...)
 	}
 	note()
-	// whole says that each file of an engine is one of what it may be.
+	// whole checks that each file of an engine is in one of its valid states.
 	whole := func(engine string, after any, states map[string][]string) {
 		t.Helper()
 		for _, p := range sets[engine] {
@@ -256,8 +255,8 @@ func TestSetupKilled(t *testing.T) {
 	}
 }
 
-// containerd's own word for the configuration that setup has written, and pods of the
-// runtime class, and of the default one.
+// containerd itself accepts the configuration that setup has written; pods of the runtime class,
+// and of the default one.
 func TestSetupContainerd(t *testing.T) {
 	wanted(t)
 	for _, suite := range []string{"forky", "bookworm"} {
@@ -315,13 +314,13 @@ func TestSetupContainerd(t *testing.T) {
 	}
 }
 
-// setupOnly runs berth setup, and nothing that it says.
+// setupOnly runs berth setup, and none of the commands that it prints.
 func (s server) setupOnly(t *testing.T, words ...string) {
 	t.Helper()
 	s.do(t, append([]string{shared.Berth, "setup"}, words...)...)
 }
 
-// podman with what setup has written: by name, by default, with hooks, and as it was.
+// podman with setup's configuration: by name, by default, with hooks, and after the removal.
 func TestSetupPodman(t *testing.T) {
 	wanted(t)
 	for _, suite := range []string{"forky", "bookworm"} {
@@ -362,7 +361,7 @@ func TestSetupPodman(t *testing.T) {
 				t.Errorf("it says %s", said)
 			}
 			s.do(t, "podman", "rm", "--force", "keeper")
-			// Another configuration than the usual one, which says nothing that berth knows.
+			// Another configuration than the usual one, without anything that berth knows.
 			s.do(t, "sh", "-c", "cp /etc/berth/config.toml /srv/kept.toml && cp /etc/berth/config.toml /srv/other.toml && echo unknown = 1 >/etc/berth/config.toml")
 			s.do(t, shared.Berth, "--config", "/srv/other.toml", "setup", "podman")
 			run(1, "--runtime berth", "--annotation berth.gpus=1")
@@ -377,11 +376,11 @@ func TestSetupPodman(t *testing.T) {
 	}
 }
 
-// The page of the guide, on a server that has nothing but docker.
+// The guide's page about setup, on a server that has only docker.
 func TestSetupPage(t *testing.T) {
 	wanted(t)
 	s := booted(t, "forky", "v2", "page")
-	s.do(t, shared.Berth, "cdi", "remove") // as after installation
+	s.do(t, shared.Berth, "cdi", "remove") // as after the installation
 	s.until(t, "docker", "info")
 	s.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
 	text, err := os.ReadFile("../../docs/setup.md")

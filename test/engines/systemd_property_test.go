@@ -12,9 +12,9 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// Annotations that set properties of a container's systemd unit, or its place, open no
-// accelerator: not at once, not when systemd writes its rules again, and not for a
-// container that takes off the rules of its own cgroup. ctr passes any annotation on.
+// Annotations that set properties of a container's systemd unit, or its place, open no accelerator:
+// not at the start, not when systemd writes its rules again, and not for a container that lifts the
+// rules of its own cgroup. ctr passes any annotation on.
 func TestSystemdProperties(t *testing.T) {
 	wanted(t)
 	t.Parallel() // on hosts of its own
@@ -73,7 +73,7 @@ func (c *crate) annotated(t *testing.T, annotation, gpus, refused string) {
 		c.do(t, words...)
 		c.agrees(t, id)
 	}
-	if c.cgroup == "v2" { // version 1 has rules that nobody takes off from inside
+	if c.cgroup == "v2" { // on version 1 a container can't lift its rules from inside
 		if got := c.do(t, "ctr", "task", "exec", "--exec-id", newID(), id, "/climb", "/detach"); !strings.Contains(got, "detached") {
 			t.Errorf("the container takes off its rules: %s", got)
 		}

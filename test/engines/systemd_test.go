@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// Docker with the systemd cgroup driver, under a real systemd: what berth has closed
-// stays closed when systemd writes its rules again, and what was leased stays open.
+// Docker with the systemd cgroup driver, under a real systemd: closed devices stay closed when
+// systemd writes its rules again, and leased ones stay open.
 func TestSystemd(t *testing.T) {
 	wanted(t)
 	t.Parallel() // on hosts of its own
@@ -29,7 +29,7 @@ func TestSystemd(t *testing.T) {
 	}
 	d.do(t, "docker", "run", "--rm", "--network", "none", "--runtime", "berth", "--cap-add", "SYS_ADMIN", "test", "/probe")
 	d.takes(t, 1)()
-	d.do(t, "sh", "-c", "systemctl stop netavark-dhcp-proxy.socket netavark-dhcp-proxy.service 2>/dev/null || true") // ends when it likes
+	d.do(t, "sh", "-c", "systemctl stop netavark-dhcp-proxy.socket netavark-dhcp-proxy.service 2>/dev/null || true") // ends at any time
 	units := func() []string {
 		return strings.Split(d.do(t, "sh", "-c", "systemctl list-units --all --plain --no-legend '*berth*' 'docker-*' '*.slice'; ls /run/systemd/system /run/systemd/transient"), "\n")
 	}
@@ -73,16 +73,16 @@ func TestSystemd(t *testing.T) {
 			d.becomes(t, b, "State.Status", "running")
 			d.holds(t, map[string]int{a: 2, b: 1})
 			d.agrees(t, b)
-			d.do(t, "sh", "-c", "systemctl reset-failed docker && systemctl restart docker") // it counts starts
+			d.do(t, "sh", "-c", "systemctl reset-failed docker && systemctl restart docker") // the name has the number of the start
 			d.becomes(t, a, "State.Running", "false")
 			d.becomes(t, b, "State.Running", "true")
 			d.holds(t, map[string]int{b: 1})
 			d.agrees(t, b)
 			d.clear(t)
-			d.do(t, "sh", "-c", "systemctl stop tenants.slice 2>/dev/null || true") // it's systemd's to leave
+			d.do(t, "sh", "-c", "systemctl stop tenants.slice 2>/dev/null || true") // systemd leaves it
 			if tt.runtime != "berth" {
-				d.takes(t, 1)() // without the wrapper, the next acquire gives back what has ended
-				// And the next container has systemd forget what was told of the ones before.
+				d.takes(t, 1)() // without the wrapper, the next acquire removes the leases of ended containers
+				// The next container's start removes the drop-ins of earlier ones.
 				left := strings.Fields(d.do(t, "sh", "-c", "cd /run/systemd/system; ls -d docker-*.scope.d; rm -r docker-*.scope.d"))
 				if len(left) != 1 {
 					t.Errorf("systemd still knows %v", left)

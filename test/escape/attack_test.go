@@ -8,26 +8,26 @@ import (
 	"testing"
 )
 
-// attack is one way to get out, or at what is another's.
+// attack is one attempt to get out of a container, or to get at others' devices and files.
 type attack struct {
 	name  string
-	class string // the known hole that it stands for
-	// build makes the image and the engine's spec what the attacker wants them to be.
+	class string // the known vulnerability that it represents
+	// build prepares the attacker's image and the engine's spec.
 	build func(s *scene)
-	// gained looks at what came of it: "" if nothing was gained.
+	// gained returns what the attacker has gained, "" for nothing.
 	gained func(s *scene) string
-	// not says where the attack can't be, and why: by an entry point, a runtime, or both
-	// ("hook", "runc", "naive runc", "engine" for each of them, "old engine", "docker",
-	// "docker v2").
+	// not says where the attack is impossible, and why: by an entry point, a runtime, or both
+	// ("hook", "runc", "naive runc", "engine" for each of them, "old engine", "docker", "docker
+	// v2").
 	not map[string]string
 }
 
-// attacks are all of them.
+// attacks returns all attacks.
 func attacks() []attack {
 	return slices.Concat(loaders(), programs(), links(), reads(), sources(), forgeries(), gated(), deviceRules(), sharedFiles(), hostBinds(), races())
 }
 
-// impossible says where and why an attack can't be made through an entry point of a world.
+// impossible returns the reason why an attack can't be made through an entry point of a world.
 func (a attack) impossible(w *world, entryPoint string) string {
 	keys := []string{entryPoint, w.runtime, w.cgroup, entryPoint + " " + w.runtime, w.runtime + " " + w.cgroup}
 	if w.engine != nil {
@@ -44,7 +44,7 @@ func (a attack) impossible(w *world, entryPoint string) string {
 	return ""
 }
 
-// TestAttacks has every attack work on the naive injector and fail on berth.
+// TestAttacks checks that every attack works on the naive injector and fails on berth.
 func TestAttacks(t *testing.T) {
 	worlds(t, func(t *testing.T, number int, w *world) {
 		for i, a := range attacks() {
@@ -60,8 +60,8 @@ func TestAttacks(t *testing.T) {
 	})
 }
 
-// TestWithoutAttack is the other control: a container that does no harm starts, and
-// has what it was given and nothing else. What never starts gains nothing either.
+// TestWithoutAttack is the other control: a harmless container starts, and has exactly what it was
+// given. Without this, attacks would also fail if no container started.
 func TestWithoutAttack(t *testing.T) {
 	worlds(t, func(t *testing.T, _ int, w *world) {
 		for _, entryPoint := range []string{"naive", "wrapper", "hook"} {
@@ -114,14 +114,14 @@ func (a attack) run(t *testing.T, w *world, entryPoint string) {
 	t.Log(s)
 }
 
-// note records that something is so of an attack.
+// note records a result of an attack.
 func note(set map[string]bool, name string) {
 	tally.Lock()
 	defer tally.Unlock()
 	set[name] = true
 }
 
-// changed: a file of the host isn't what it was.
+// changed returns a gain if a file of the host was changed.
 func changed(s *scene) string {
 	if d := diff(s.before, list(s.t, s.outside)); d != "" {
 		return "a file of the host was changed: " + d
@@ -129,7 +129,7 @@ func changed(s *scene) string {
 	return ""
 }
 
-// ran: something of the image was run where the host's files are.
+// ran returns a gain if a program of the image ran on the host.
 func ran(s *scene) string {
 	if _, err := os.Stat(s.mark); err == nil {
 		return "something of the image was run outside of it"
@@ -137,7 +137,7 @@ func ran(s *scene) string {
 	return ""
 }
 
-// told: a file of the host was read inside.
+// told returns a gain if a file of the host was read inside.
 func told(s *scene) string {
 	for command, answer := range s.answers {
 		if strings.Contains(answer, s.secret) {
@@ -147,8 +147,8 @@ func told(s *scene) string {
 	return ""
 }
 
-// opened: a device of others was opened. ENXIO is what a device without a driver
-// answers where the rules let the call through; ENODEV is rdma_cm's word for it.
+// opened returns a gain if a device of another container was opened. A device without a driver
+// answers ENXIO where the rules allow the open; rdma_cm answers ENODEV.
 func opened(s *scene) string {
 	for command, answer := range s.answers {
 		if s.foreign[command] && (answer == "ok" || answer == "ENXIO" || answer == "ENODEV") {
@@ -158,14 +158,14 @@ func opened(s *scene) string {
 	return ""
 }
 
-// stuck: the start took for ever, fell over or ate the memory.
+// stuck returns a gain if the start hung, crashed, or exhausted the memory.
 func stuck(s *scene) string {
 	const lots = 512 << 10 // KiB
 	says := func(text string) bool { return strings.Contains(s.said.Err, text) }
 	switch {
 	case s.timedOut() || says("naive: it hangs"):
 		return "it hangs"
-	case s.said.Code == 2 || says("goroutine ") || says("exit status 2"): // as engines say it
+	case s.said.Code == 2 || says("goroutine ") || says("exit status 2"): // in the words of engines
 		return "it falls over"
 	case s.memory > lots:
 		return fmt.Sprintf("it takes %d MiB", s.memory>>10)
@@ -173,7 +173,7 @@ func stuck(s *scene) string {
 	return ""
 }
 
-// anything that must never be gained, whatever the attack was meant for.
+// anything checks for every gain, whatever the attack aims at.
 func (s *scene) anything() string {
 	for _, look := range []func(*scene) string{changed, ran, told, opened, stuck} {
 		if gained := look(s); gained != "" {

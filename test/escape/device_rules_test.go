@@ -143,7 +143,7 @@ func (s *scene) administrator() {
 	}
 }
 
-// procOf is the driver's file on the GPU of that minor.
+// procOf returns the path of the driver's file about the GPU with this minor.
 func procOf(s *scene, minor int) string {
 	const dir = "/proc/driver/nvidia/gpus"
 	files, err := filepath.Glob(s.w.Path(dir) + "/*/information")
@@ -159,7 +159,7 @@ func procOf(s *scene, minor int) string {
 	return ""
 }
 
-// shown: what the driver says of another GPU.
+// shown returns a gain if the driver's file about another GPU can be read.
 func shown(s *scene) string {
 	for command, answer := range s.answers {
 		if strings.HasPrefix(command, "cat /proc/driver/nvidia/gpus/") && strings.Contains(answer, "Model") {
@@ -169,7 +169,7 @@ func shown(s *scene) string {
 	return ""
 }
 
-// openByUpdate changes the resources of the container to all devices.
+// openByUpdate changes the container's device rules to "allow all" by update.
 func (s *scene) openByUpdate() {
 	file := filepath.Join(s.t.TempDir(), "resources")
 	s.must(os.WriteFile(file, []byte(`{"devices":[{"allow":true,"access":"rwm"}]}`), 0o600))
@@ -177,7 +177,8 @@ func (s *scene) openByUpdate() {
 	s.said.Err += fmt.Sprintf("update: exit code %d: %s", said.Code, said.Err)
 }
 
-// breakOutByExec runs a process with CAP_SYS_ADMIN in the container, which takes off its device rules.
+// breakOutByExec runs a process with CAP_SYS_ADMIN in the container, which lifts the container's
+// device rules.
 func (s *scene) breakOutByExec() {
 	s.t.Helper()
 	words := append(s.program(), "exec", "--cap", "CAP_SYS_ADMIN", s.id, "/probe")
@@ -188,8 +189,8 @@ func (s *scene) breakOutByExec() {
 	s.said.Err += fmt.Sprintf("exec: exit code %d: %s%s", said.Code, said.Out, said.Err)
 }
 
-// victim is another container, which lives while the attack is made, and holds the
-// devices. The lease's id is what there is to know of it.
+// victim starts another container, which runs during the attack and holds the devices. The attacker
+// knows its lease's id.
 func (s *scene) victim(request string) (lease string) { return s.victimOf(s.entryPoint, request) }
 
 func (s *scene) victimOf(entryPoint, request string) (lease string) {

@@ -13,21 +13,20 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// device is an accelerator's node, or one of what goes with them.
+// device is the node of an accelerator, or of a device that goes with one.
 type device struct {
 	major, minor uint32
-	own          bool // a container that was given GPU 0 may have it
+	own          bool // a container with GPU 0
 }
 
-// image is where images of the attacks have a node of it.
+// image returns the node's path in the attacks' images.
 func (d device) image() string { return fmt.Sprintf("/nodes/%d:%d", d.major, d.minor) }
 
-// accelerators lists the host's nodes by their names, which isn't how berth knows
-// them.
+// accelerators lists the host's nodes by their names, and not by their majors as berth does.
 func accelerators(t *testing.T, n *rig.Node) map[string]device {
 	t.Helper()
 	all := map[string]device{}
-	// What each lease has, and what those who ask for graphics get with GPU 0.
+	// Nodes that each lease has, and nodes that come with GPU 0 and graphics.
 	own := []string{"nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "dri/card0", "dri/renderD128"}
 	rig.Must(t, filepath.WalkDir(n.Path("/dev"), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeCharDevice == 0 {

@@ -12,8 +12,8 @@ import (
 // withoutDrivers is /proc/devices of a machine that has loaded no accelerator's driver.
 const withoutDrivers = "Character devices:\n  1 mem\n  5 /dev/tty\n 10 misc\n136 pts\n\nBlock devices:\n  8 sd\n"
 
-// A container that was made before the driver was loaded opens nothing afterwards. The
-// majors that are assigned for good are closed from the beginning.
+// A container that was created before the driver was loaded opens no accelerator afterwards. The
+// reserved majors are closed from the beginning.
 func TestContainersOlderThanTheDriver(t *testing.T) {
 	worlds(t, func(t *testing.T, _ int, w *world) {
 		s := newScene(t, w, "wrapper")
@@ -28,8 +28,8 @@ func TestContainersOlderThanTheDriver(t *testing.T) {
 	})
 }
 
-// Containers that berth hasn't made, or that have the majors of a driver that is loaded later
-// among their rules, are closed when the driver is discovered.
+// Containers that were started without berth, or whose rules contain the majors of a driver that is
+// loaded later, are closed when the driver is discovered.
 func TestRunningContainersAreClosed(t *testing.T) {
 	all := func(s *scene) {
 		s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
@@ -71,7 +71,7 @@ func TestRunningContainersAreClosed(t *testing.T) {
 				s.between = func() {
 					loaded()
 					s.discover()
-					// It names those that can open again what was closed.
+					// It names the containers that can open the devices again.
 					said := s.w.Run(t, s.w.Command(s.w.Berth, "--config", s.config(), "doctor", "--json"))
 					lifts := slices.Contains(s.spec.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
 					if strings.Contains(said.Out, s.id) != lifts || said.Out == "" {
@@ -87,9 +87,9 @@ func TestRunningContainersAreClosed(t *testing.T) {
 	}
 }
 
-// systemd resets the device rules of scopes on cgroup version 1 at each daemon-reload, by
-// what the runtime once asked for. The next discovery, which the timer starts, closes what
-// that opened, and leaves a container what it has leased.
+// On cgroup version 1 systemd resets the device rules of scopes at each daemon-reload to those that
+// the runtime requested. The next discovery, which the timer starts, closes accelerators again, and
+// keeps a container's leased devices open.
 func TestResetRulesAreClosedAgain(t *testing.T) {
 	for _, tt := range []struct {
 		name, entryPoint string
@@ -102,14 +102,14 @@ func TestResetRulesAreClosedAgain(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			worlds(t, func(t *testing.T, _ int, w *world) {
 				if w.cgroup != "v1" {
-					return // systemd keeps what is denied on version 2
+					return // systemd keeps denials on version 2
 				}
 				s := newScene(t, w, tt.entryPoint)
 				s.usualRoot, s.request = true, tt.request
 				s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
 				s.do("open /dev/nvidia0")
 				s.between = func() {
-					// What berth has set needs no change.
+					// Rules that berth has set need no change.
 					if said := s.discover(); tt.entryPoint == "wrapper" && strings.Contains(said, s.id) {
 						t.Errorf("before the reset: %s", said)
 					}
@@ -126,7 +126,7 @@ func TestResetRulesAreClosedAgain(t *testing.T) {
 	}
 }
 
-// A device that another tool has given by a rule of its own stays, beside a major that is closed.
+// A single device that another tool has allowed stays open, beside a major that is closed.
 func TestSingleDevicesStay(t *testing.T) {
 	worlds(t, func(t *testing.T, _ int, w *world) {
 		s := newScene(t, w, "plain")
@@ -149,7 +149,7 @@ func TestSingleDevicesStay(t *testing.T) {
 	})
 }
 
-// discover has berth look at the running containers, as the timer does.
+// discover makes berth examine the running containers, as the timer does.
 func (s *scene) discover() string {
 	s.t.Helper()
 	said := s.w.Run(s.t, s.w.Command(s.w.Berth, "--config", s.config(), "discover", "--if-stale", "--quiet"))

@@ -16,34 +16,34 @@ import (
 // enginesAsked is set by make test-engines and make escape.
 const enginesAsked = "BERTH_TEST_ENGINES"
 
-// engine is a real one: it loads the attacker's image and makes the container of it.
+// engine is a real engine: it loads the attacker's image and creates the container.
 type engine struct {
 	name string
 	// old: with Debian 12's runtimes.
 	old bool
-	// docker: its archives are another format's.
+	// docker: its archives have another format.
 	docker bool
-	// copies: containers have the annotations of their image. And it takes what stands
-	// between commas of an annotation for several.
+	// copies: containers get the annotations of their image, and values of annotations are split at
+	// commas.
 	copies bool
-	noCDI  string // why it gives no CDI devices, "" if it does
+	noCDI  string // the reason why it gives no CDI devices, "" if it does
 	start  func(t *testing.T, w *world)
-	load   []string // words before the archive's path
-	unload []string // words before the image's name
-	remove []string // words before the container's
-	// run makes a container: program stands for the runtime.
+	load   []string // arguments before the archive's path
+	unload []string // arguments before the image's name
+	remove []string // arguments before the container's name
+	// run creates a container; program takes the place of the runtime.
 	run func(w *world, program, id string, options []string, image string) []string
 }
 
-// theatre is a world with an engine.
+// theatre is a world with an engine and its share of the attacks.
 type theatre struct {
 	suite, cgroup, runtime string
 	engine                 engine
 	only                   string // what the names of attacks begin with that it has if each is made once
 }
 
-// theatres are the engines, each with either version of cgroups and, where it can
-// have them here, with either runtime.
+// theatres returns the engines, each with both versions of cgroups and, where supported here, with
+// both runtimes.
 func theatres() []theatre {
 	return []theatre{
 		{"forky", "v1", "runc", dockerEngine(), ""},
@@ -57,9 +57,9 @@ func theatres() []theatre {
 	}
 }
 
-// TestEngines has every attack that an engine's user can make work on the naive
-// injector and fail on berth, each as the engine's runtime and berth as its hook too.
-// go test makes each in one of the theatres, in turn.
+// TestEngines checks that every attack that an engine's user can make works on the naive injector
+// and fails on berth, as the engine's runtime and as its hook. go test makes each attack in one of
+// the theatres, in turn.
 func TestEngines(t *testing.T) {
 	if os.Getenv(enginesAsked) != "1" {
 		t.Skip("needs engines: make test-engines")
@@ -82,21 +82,21 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// has says which attacks the theatre of that number makes if it doesn't make all.
+// has reports whether the theatre with this number makes the attack, if it doesn't make all.
 func (th theatre) has(number, i int, a attack) bool {
 	if th.only != "" {
 		return strings.HasPrefix(a.name, th.only)
 	}
-	const turns = 7 // the theatres that share them
+	const turns = 7 // number of theatres that share them
 	return (i+i/turns)%turns == number
 }
 
-// standing are the hosts by suite and version of cgroups.
+// standing are the started hosts by suite and version of cgroups.
 type standing map[string]*rack.Host
 
 var hosts = standing{}
 
-// open starts the host, if it isn't there, and the engine.
+// open starts the host, unless it is running, and the engine.
 func (th theatre) open(t *testing.T) *world {
 	t.Helper()
 	key := th.suite + "-" + th.cgroup
@@ -130,7 +130,7 @@ func (all standing) stand(t *testing.T, key string, th theatre) *rack.Host {
 	rig.Must(t, exec.Command("cp", self, (&world{Node: n}).self()).Run())
 	for _, dir := range []string{"/etc/cdi", "/etc/berth", "/var/lib/berth", "/var/lib/docker", "/var/lib/containers", "/var/lib/containerd"} {
 		rig.Must(t, os.MkdirAll(n.Path(dir), 0o755))
-		if strings.HasPrefix(dir, "/var") { // which is no place for overlays, as those of servers are
+		if strings.HasPrefix(dir, "/var") { // on which overlays can't be made, unlike a server's file systems
 			n.Do(t, "busybox", "mount", "-t", "tmpfs", "-o", "mode=711", "tmpfs", dir)
 		}
 	}
@@ -151,7 +151,7 @@ func (all standing) end() (code int) {
 	return code
 }
 
-// dir is for a scene: where an engine can see it, if there is one.
+// dir returns a scene's directory: where an engine can see it, if there is one.
 func (w *world) dir(t *testing.T) string {
 	t.Helper()
 	if w.engine == nil {
@@ -185,10 +185,10 @@ func (w *world) daemon(t *testing.T, works []string, words ...string) {
 	t.Fatalf("%v doesn't start: %s %v", words, text, err)
 }
 
-// self is this program, in whose shape the naive injector comes.
+// self returns the path of this program, which also is the naive injector.
 func (w *world) self() string { return filepath.Join(w.Dir, "escape") }
 
-// program is the path of what stands for the runtime at an entry point.
+// program returns the path of the program that takes the place of the runtime at an entry point.
 func (w *world) program(entryPoint string) string {
 	switch entryPoint {
 	case "naive":
@@ -238,7 +238,7 @@ func oldContainerd() engine {
 	return e
 }
 
-// podmanEngine: CAP_MKNOD is what others give.
+// podmanEngine adds CAP_MKNOD, which other engines give by default.
 func podmanEngine() engine {
 	return engine{
 		name: "podman", start: func(*testing.T, *world) {},

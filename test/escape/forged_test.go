@@ -6,7 +6,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// unasked has a container for which no user of the engine has asked for anything.
+// unasked makes a container without a request of the engine's user.
 func unasked(f func(s *scene)) func(s *scene) {
 	return func(s *scene) {
 		s.request = ""
@@ -20,7 +20,7 @@ func unasked(f func(s *scene)) func(s *scene) {
 	}
 }
 
-// forgeries are wishes of an image that look like somebody else's.
+// forgeries are requests in an image that look like a user's or an engine's.
 func forgeries() []attack {
 	const wish = "a wish of the image is taken for the user's"
 	variable := func(name, value string) attack {
@@ -41,7 +41,7 @@ func forgeries() []attack {
 		annotation("io.kubernetes.cri-o.Labels", `{"berth.gpus":"all"}`),
 		{
 			name: "forged/mount", class: wish, gained: opened,
-			build: unasked(func(s *scene) { // what NVIDIA's device lists as volume mounts look like
+			build: unasked(func(s *scene) { // how NVIDIA's device lists as volume mounts look
 				s.spec.Mounts = append(s.spec.Mounts, specs.Mount{
 					Destination: "/var/run/nvidia-container-devices/all", Source: "/dev/null", Type: "bind", Options: []string{"bind"},
 				})
@@ -88,8 +88,8 @@ func forgeries() []attack {
 	}
 }
 
-// gated are the classes of devices that need the admin's word, asked for by the
-// image's environment and, without that word, by the user.
+// gated are the classes of devices that need the admin's permission, requested by the image's
+// environment and, without the permission, by the user.
 func gated() []attack {
 	const gate = "a gated class of devices is open to who sets a variable"
 	var all []attack
@@ -141,10 +141,10 @@ func gated() []attack {
 	)
 }
 
-// showsSocket: opening a socket is ENXIO where there is one.
+// showsSocket: opening an existing socket gives ENXIO.
 const showsSocket = "open /run/nvidia-fabricmanager/socket"
 
-// gatedOpened is opened, of devices that no GPU's number has.
+// gatedOpened is opened for devices without a GPU's number.
 func gatedOpened(s *scene) string {
 	for command, answer := range s.answers {
 		if s.foreign[command] && s.isGated(command) && (answer == "ENXIO" || answer == "ENODEV" || answer == "ok") {
@@ -154,7 +154,7 @@ func gatedOpened(s *scene) string {
 	return ""
 }
 
-// isGated: a device that isn't of the GPUs' driver.
+// isGated reports whether a device doesn't belong to the GPUs' driver.
 func (s *scene) isGated(command string) bool {
 	for path, d := range s.w.devices {
 		if command == "open "+path || command == "open "+d.image() {
@@ -164,7 +164,8 @@ func (s *scene) isGated(command string) bool {
 	return false
 }
 
-// graphics: the nodes are there for who may only compute.
+// graphics returns a gain if graphics nodes are there for a container with the capability compute
+// only.
 func graphics(s *scene) string {
 	for _, card := range []string{"/dev/dri/renderD128", "/dev/dri/card0"} {
 		if answer := s.answers["open "+s.w.devices[card].image()]; answer == "ENXIO" || answer == "ok" {

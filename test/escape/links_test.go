@@ -9,22 +9,22 @@ import (
 
 const linked = "CVE-2024-0133, CVE-2024-0134, CVE-2025-23267: a link of the image led a write out of its root"
 
-// place is where an injector makes or writes something in an image.
+// place is a path in an image that an injector makes or writes.
 type place struct {
 	name string
-	file string // of the host's files, what a link there leads to
-	// bare: the image's own directory is used, no file system of the engine's is on it.
+	file string // the host's file to which a link at the place leads
+	// bare: the image's own directory is used, without a file system of the engine's on it.
 	bare bool
-	// graphics: only they have something there.
+	// graphics: only containers with graphics have something there.
 	graphics bool
-	// feature brings something there.
+	// feature is the feature that brings something there.
 	feature string
-	// mounted: the runtimes themselves mount something there, and can be led astray: runc
-	// 1.1.5 and crun 1.8.1 make what belongs into /dev where a link at that place leads.
+	// mounted: the runtimes themselves mount something there, and follow links: runc 1.1.5 and crun
+	// 1.8.1 make the contents of /dev where a link at that place leads.
 	mounted bool
 }
 
-// places are all that berth touches in an image, and the parents of those.
+// places returns all paths that berth touches in an image, and their parents.
 func places() []place {
 	return []place{
 		{name: "usr", file: "etc"},
@@ -52,8 +52,8 @@ func places() []place {
 	}
 }
 
-// links are attacks by symbolic links: absolute ones, and ones that climb, with the
-// same directory in the image, so that who stays inside finds something there.
+// links are attacks by symbolic links: absolute ones, and relative ones with "..", with the same
+// directory in the image, so that an injector that stays inside finds something there.
 func links() []attack {
 	var all []attack
 	for _, p := range places() {
@@ -84,10 +84,10 @@ func links() []attack {
 	})
 }
 
-// lost: a file of the host was changed, now or in an earlier round.
+// lost returns a gain if a file of the host was changed, now or in an earlier round.
 func lost(s *scene) string { return s.won + changed(s) }
 
-// prepare has the injector use the image's own directories, and bring what goes there.
+// prepare makes the injector use the image's own directories, and bring the place's files.
 func (p place) prepare(s *scene) {
 	if p.graphics {
 		s.env("NVIDIA_DRIVER_CAPABILITIES=all")
@@ -96,7 +96,7 @@ func (p place) prepare(s *scene) {
 		s.policy = fmt.Sprintf("[policy]\nfeatures = [%q]\n", p.feature)
 		s.request += ",+" + p.feature
 	}
-	if strings.HasPrefix(p.name, "usr/local/berth") { // which is used where the other isn't free
+	if strings.HasPrefix(p.name, "usr/local/berth") { // which is used if the first one isn't free
 		s.write(s.in("usr/local/nvidia/own"), "the image's")
 	}
 	if !p.bare {
@@ -111,8 +111,8 @@ func (p place) prepare(s *scene) {
 	s.spec.Mounts = kept
 }
 
-// alone keeps the runtime out of it, where that would fall for the attack itself, being
-// an old one. Engines can't leave theirs out: see notByEngines.
+// alone runs only the injector where an old runtime would itself fall for the attack. Engines
+// always start their runtime: see notByEngines.
 func (p place) alone(s *scene) {
 	if !p.mounted || s.w.engine != nil {
 		return
@@ -129,7 +129,7 @@ func (p place) alone(s *scene) {
 	}
 }
 
-// notByEngines says which engine has no links at the place.
+// notByEngines returns the engines under which the place can't be a link.
 func (p place) notByEngines(kind string) map[string]string {
 	switch {
 	case p.name == "etc" && kind == "absolute":
@@ -144,7 +144,7 @@ func (p place) notByEngines(kind string) map[string]string {
 
 const ownDirectory = "it makes a directory of its own of a link there"
 
-// twin makes in the image what the host has at the path of its file.
+// twin makes the host's directory of the file in the image, at the same path.
 func (s *scene) twin(file string) {
 	path := s.in(filepath.Join(s.outside, file))
 	if filepath.Ext(file) == "" && filepath.Base(file) != "new" && filepath.Base(file) != "keep" {

@@ -1,7 +1,7 @@
 package escape
 
-// loaders are attacks by the environment of the image, which a hook inherits: what
-// it is linked with, what it loads, where it looks for programs and where it stands.
+// loaders are attacks by the environment of the image, which a hook inherits: libraries to preload
+// or audit, search paths, and the working directory.
 func loaders() []attack {
 	const preload = "CVE-2025-23266: a hook ran with the image's environment in the image's root"
 	variable := func(name, value, file string) attack {
@@ -33,8 +33,8 @@ func loaders() []attack {
 	}
 }
 
-// programs are attacks by programs of the image that an injector runs, or that hide
-// behind the names of those that it does.
+// programs are attacks by programs of the image that an injector runs, or that have the names of
+// such programs.
 func programs() []attack {
 	return []attack{{
 		name: "program/ldconfig", class: "CVE-2024-0136, CVE-2024-0137: a program was run against the image's root",

@@ -64,15 +64,15 @@ func setup(r *rig.Rig) (err error) {
 	return err
 }
 
-// tally is what the attacks did: which were made, which failed on the naive injector
-// anywhere, and which worked on berth anywhere.
+// tally has the results: attacks that were made, that failed on the naive injector anywhere, and
+// that worked on berth anywhere.
 var tally = struct {
 	sync.Mutex
 	tried, failed, worked map[string]bool
-	without               map[string]bool // where attacks weren't made, and why
+	without               map[string]bool // reasons why attacks weren't made, by place
 }{tried: map[string]bool{}, failed: map[string]bool{}, worked: map[string]bool{}, without: map[string]bool{}}
 
-// reporter says in one last line how the attacks went.
+// reporter prints a summary of the attacks in one last line.
 type reporter struct{ m *testing.M }
 
 func (r reporter) Run() int {
@@ -99,11 +99,11 @@ type world struct {
 	runtime string
 	cgroup  string // the version
 	devices map[string]device
-	engine  *engine // makes the containers, if it isn't the test; see engine_test.go
-	share   string  // what an engine sees of the test
+	engine  *engine // creates the containers, unless the test does; see engine_test.go
+	share   string  // directory of the test that an engine sees
 }
 
-// vendor is a CDI spec of somebody else's.
+// vendor is the CDI spec of another vendor.
 const vendor = `{"cdiVersion":"0.6.0","kind":"vendor.example/nic","devices":[
 	{"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}`
 
@@ -122,7 +122,8 @@ func start(t *testing.T, cgroup string) *rig.Node {
 	})
 }
 
-// worlds are all four. Those of one node share its devices and take turns.
+// worlds runs a test in all four worlds. Worlds of one node share its devices, so they run one
+// after another.
 func worlds(t *testing.T, f func(t *testing.T, number int, w *world)) {
 	for i, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {

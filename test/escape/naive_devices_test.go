@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soname of a library, found where the library says.
+// soname returns a library's soname, from its dynamic section.
 func soname(elf []byte) string {
 	if len(elf) < 64 || string(elf[:4]) != "\x7fELF" {
 		return ""
@@ -34,17 +34,17 @@ func soname(elf []byte) string {
 	return ""
 }
 
-// devices gives the container what was asked for, by whomever.
+// devices gives the container the requested devices, whatever the source of the request is.
 func (n *naive) devices() {
 	open := n.spec.Linux.Resources.Devices
-	if len(open) > 0 && open[0].Allow { // privileged: a list of what is closed
+	if len(open) > 0 && open[0].Allow { // privileged: a list of denials
 		n.close()
 		return
 	}
 	if n.ask == "" && n.spec.Annotations["cdi.k8s.io/devices"] == "" {
 		return
 	}
-	// The control nodes are for everybody, and the whole major with them.
+	// Every container gets the control nodes, and with them the whole major.
 	major := int64(195)
 	n.allow(specs.LinuxDeviceCgroup{Type: "c", Major: &major})
 	n.bring("/dev/nvidiactl")
@@ -81,7 +81,7 @@ func (n *naive) bind(path string) {
 	n.spec.Mounts = append(n.spec.Mounts, specs.Mount{Destination: path, Source: path, Type: "bind", Options: []string{"rbind"}})
 }
 
-// gpus are there by number; nobody asks who else has them.
+// gpus are chosen by number, whether others have them or not.
 func (n *naive) gpus() {
 	ask := strings.TrimPrefix(n.ask, "device=")
 	if strings.HasPrefix(ask, "all") {
@@ -100,7 +100,7 @@ func (n *naive) allow(r specs.LinuxDeviceCgroup) {
 	n.spec.Linux.Resources.Devices = append(n.spec.Linux.Resources.Devices, r)
 }
 
-// bring adds the host's nodes that match.
+// bring adds the host's nodes that match a pattern.
 func (n *naive) bring(pattern string) {
 	files, err := filepath.Glob(pattern)
 	if err != nil {
@@ -118,8 +118,7 @@ func (n *naive) bring(pattern string) {
 	}
 }
 
-// close takes the accelerators that it knows out of an allowance for everything,
-// by the names that they have in the spec.
+// close denies the accelerators that it knows, by their names in the spec, below "allow all".
 func (n *naive) close() {
 	kept := n.spec.Mounts[:0]
 	for _, m := range n.spec.Mounts {

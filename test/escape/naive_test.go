@@ -27,7 +27,7 @@ import (
 // nothing by not working on berth.
 
 const (
-	naiveWord    = "naive-injector" // this program's first argument, to become it
+	naiveWord    = "naive-injector" // the first argument that makes this program the naive injector
 	naiveRequest = "naive.gpus"     // the annotation of a user's request
 )
 
@@ -49,8 +49,7 @@ func naiveCommand() []string {
 	return []string{self, naiveWord}
 }
 
-// naiveMain has words of its own before "--", and those of an engine to a runtime
-// after it.
+// naiveMain takes its own arguments before "--", and those of an engine to a runtime after it.
 func naiveMain(args []string) int {
 	var n naive
 	var patience time.Duration
@@ -64,7 +63,7 @@ func naiveMain(args []string) int {
 	if err := flags.Parse(args); err != nil {
 		return 1
 	}
-	// Engines that it keeps waiting would wait for ever.
+	// Otherwise engines would wait for ever.
 	time.AfterFunc(patience, func() { fmt.Fprintln(os.Stderr, "naive: it hangs"); os.Exit(124) })
 	words := flags.Args()
 	if n.bundle = bundleOf(words); n.bundle != "" {
@@ -84,7 +83,7 @@ func naiveMain(args []string) int {
 	return 1
 }
 
-// bundleOf is the bundle that a runtime is called to make a container of.
+// bundleOf returns the bundle of a runtime's create.
 func bundleOf(words []string) string {
 	if !slices.Contains(words, "create") && !slices.Contains(words, "run") {
 		return ""
@@ -128,7 +127,7 @@ func (n *naive) prepare() error {
 	}
 	n.spec.Hooks.CreateContainer = append(n.spec.Hooks.CreateContainer, n.hooked())
 	n.spec.Hooks.CreateRuntime = append(n.spec.Hooks.CreateRuntime, specs.Hook{
-		// It reads what it is given: crun fails a container whose hook has ended before.
+		// The hook reads its standard input: crun fails a container whose hook has ended before.
 		Path: "/bin/sh", Args: []string{"sh", "-c", "cat >/dev/null"}, Env: []string{"PATH=/usr/bin:/bin"},
 	})
 	if data, err = json.Marshal(n.spec); err != nil {
@@ -137,8 +136,7 @@ func (n *naive) prepare() error {
 	return os.WriteFile(config, data, 0o600)
 }
 
-// hooked is a hook in the image's directory with the image's environment, as old
-// runtimes make it without being told.
+// hooked runs a hook in the image's directory with the image's environment, as old runtimes do.
 func (n *naive) hooked() specs.Hook {
 	return specs.Hook{
 		Path: "/bin/sh", Args: []string{"sh", "-c", `cd "$0" && exec "$1"`, n.root, n.hook},
@@ -146,7 +144,7 @@ func (n *naive) hooked() specs.Hook {
 	}
 }
 
-// limitMemory spares the machine what the naive injector would take of it.
+// limitMemory limits the memory of the naive injector.
 func limitMemory() (undo func() error, err error) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_AS, &was); err != nil {
@@ -156,7 +154,7 @@ func limitMemory() (undo func() error, err error) {
 	return func() error { return unix.Setrlimit(unix.RLIMIT_AS, &was) }, unix.Setrlimit(unix.RLIMIT_AS, &small)
 }
 
-// variable of the container; whoever wrote it.
+// variable returns a variable of the container, whatever its source is.
 func (n *naive) variable(name string) string {
 	value := ""
 	for _, v := range n.spec.Process.Env {
@@ -167,7 +165,7 @@ func (n *naive) variable(name string) string {
 	return value
 }
 
-// request is what the user, the image, or anybody asks for.
+// request returns the request of the user, the image, or any other source.
 func (n *naive) request() string {
 	for _, text := range []string{
 		n.variable("NVIDIA_VISIBLE_DEVICES"), n.variable("BERTH_GPUS"), n.spec.Annotations["berth.gpus"], n.spec.Annotations[naiveRequest],
@@ -180,7 +178,7 @@ func (n *naive) request() string {
 		return "all"
 	}
 	if n.variable("BERTH_LEASE")+n.spec.Annotations["dev.berth.lease"] != "" {
-		return "all" // whoever names a lease holds it
+		return "all" // a container that names a lease is believed to hold it
 	}
 	for _, m := range n.spec.Mounts {
 		if uuid, ok := strings.CutPrefix(m.Destination, "/var/run/nvidia-container-devices/"); ok {
@@ -190,7 +188,7 @@ func (n *naive) request() string {
 	return ""
 }
 
-// path is where something of the container is on the host: a string.
+// path returns the path on the host of a path in the container, as a joined string.
 func (n *naive) path(name string) (path string, fine bool) {
 	path = filepath.Join(n.root, name)
 	if !n.check {
@@ -204,8 +202,7 @@ func (n *naive) path(name string) (path string, fine bool) {
 	return path, true
 }
 
-// dir, file and put make what will be mounted on, or read by the loader. Errors are
-// for others to mind.
+// dir, file and put make mount points and files for the loader. They ignore errors.
 func (n *naive) dir(name string) {
 	if path, ok := n.path(name); ok {
 		_ = os.MkdirAll(path, 0o755)
@@ -231,7 +228,7 @@ func (n *naive) node(name string) {
 	n.dir(filepath.Dir(name))
 	path, ok := n.path(name)
 	if ok && unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(195, 0))) != nil {
-		n.file(name) // to bind the node on
+		n.file(name) // mount point of the node
 	}
 }
 
@@ -276,8 +273,7 @@ func (n *naive) read(name string) []byte {
 	return data
 }
 
-// loader merges the loader's cache and its configuration, and has the image's own
-// ldconfig do the rest.
+// loader merges the loader's cache and its configuration, and then runs the image's own ldconfig.
 func (n *naive) loader() {
 	cache := n.read("etc/ld.so.cache")
 	names := cacheNames(cache)
@@ -292,7 +288,7 @@ func (n *naive) loader() {
 	}
 }
 
-// cacheNames believes what the cache's header says.
+// cacheNames trusts the cache's header.
 func cacheNames(cache []byte) (names []string) {
 	const header, size = 48, 24
 	if len(cache) < header || !strings.HasPrefix(string(cache), "glibc-ld.so.cache1.1") {
@@ -314,8 +310,8 @@ func cacheNames(cache []byte) (names []string) {
 	return names
 }
 
-// compat has the image's newer libraries appear among the driver's: by a link of the
-// name that the file gives itself, and by a bind of the file.
+// compat adds the image's newer libraries to the driver's: by a link with the file's own name, and
+// by a bind of the file.
 func (n *naive) compat() {
 	files, err := filepath.Glob(filepath.Join(n.root, "usr/local/cuda/compat/libcuda.so.*"))
 	if err != nil {

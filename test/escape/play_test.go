@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// once makes the container, and has its program do what it was told.
+// once creates the container, and lets its program run its commands.
 func (s *scene) once() {
 	s.t.Helper()
 	defer s.end()
@@ -27,7 +27,7 @@ func (s *scene) once() {
 	} else if s.said = s.start("create"); s.said.Code == 0 {
 		s.between()
 		s.act("start")
-		for range 500 { // the answers come when they come
+		for range 500 { // answers can come late
 			if len(s.lines()) == len(s.commands) {
 				break
 			}
@@ -42,7 +42,7 @@ func (s *scene) once() {
 	}
 }
 
-// lines that the program has said so far.
+// lines returns the program's output so far.
 func (s *scene) lines() []string {
 	s.t.Helper()
 	out, err := os.ReadFile(s.output())
@@ -58,8 +58,8 @@ func (s *scene) store() {
 	s.write(filepath.Join(s.bundle, "config.json"), string(data))
 }
 
-// ask puts the user's request where this entry point looks for it. An engine's user has
-// options for that.
+// ask puts the user's request where this entry point reads it. An engine's user has options for
+// that.
 func (s *scene) ask() {
 	if s.w.engine != nil {
 		return
@@ -91,7 +91,7 @@ func (s *scene) config() string {
 
 func (s *scene) output() string { return filepath.Join(filepath.Dir(s.bundle), "output") }
 
-// program is what stands between the engine and the container.
+// program returns the program between the engine and the container.
 func (s *scene) program() []string {
 	root := []string{"--root", filepath.Join(filepath.Dir(s.bundle), "state")}
 	if s.usualRoot {
@@ -106,13 +106,14 @@ func (s *scene) program() []string {
 	return append([]string{s.w.runtime}, root...)
 }
 
-// naive is the naive injector, up to the words of an engine.
+// naive returns the command of the naive injector, up to the arguments of an engine.
 func (s *scene) naive() []string {
 	words := append(naiveCommand(), "--hook", shared.hook, "--runtime", s.w.runtime)
 	return append(append(words, s.naively...), "--")
 }
 
-// patience with what must never hang, and with what is expected to, in seconds.
+// patience is the time limit in seconds, for starts that must never hang, and for those that are
+// expected to.
 func (s *scene) patience() string {
 	if s.entryPoint == "naive" && s.hangs {
 		return "3"
@@ -129,8 +130,7 @@ func (s *scene) start(verb string) rig.Said {
 	return s.attempt(cmd)
 }
 
-// attempt has a command make the container, whose program reads what it shall do from
-// a file.
+// attempt runs a command that creates the container, whose program reads its commands from a file.
 func (s *scene) attempt(cmd *exec.Cmd) rig.Said {
 	s.t.Helper()
 	in := strings.NewReader(strings.Join(append(slices.Clone(s.commands), "end"), "\n") + "\n")
@@ -152,7 +152,7 @@ func (s *scene) attempt(cmd *exec.Cmd) rig.Said {
 	return said
 }
 
-// act does something with the container that was made.
+// act calls the runtime for the existing container.
 func (s *scene) act(words ...string) rig.Said {
 	s.t.Helper()
 	program := append(s.program(), append(words, s.id)...)
@@ -161,7 +161,7 @@ func (s *scene) act(words ...string) rig.Said {
 	return s.w.Run(s.t, cmd)
 }
 
-// end takes the container away; one that was run to its end is gone already.
+// end deletes the container; one that was run to its end is gone already.
 func (s *scene) end() {
 	if s.w.engine != nil || s.between == nil && s.said.Code == 0 {
 		return

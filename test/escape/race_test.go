@@ -12,15 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// races are attacks by whoever can write to the image while its container is made,
-// another container of the same volume for one: at each place that an injector
-// touches, what was there and a link to the host change places all the time. Looking
-// before using the path again is no help.
+// races are attacks by a process that writes to the image while its container is created, for
+// instance another container with the same volume: at each path that an injector touches, the file
+// and a link to the host are exchanged repeatedly. A check before the use of a path doesn't help.
 func races() []attack {
 	var all []attack
 	for _, p := range places() {
 		if p.file == "etc/new" {
-			continue // nothing is there to be exchanged
+			continue // there is nothing to exchange
 		}
 		all = append(all, race(p, "a path is used again after it was checked: CVE-2024-0133, CVE-2025-23267", func(s *scene) {
 			s.twin(p.file)
@@ -54,7 +53,7 @@ func race(p place, class string, build func(s *scene)) attack {
 			p.prepare(s)
 			build(s)
 			s.naively = []string{"--check", "--rounds", "50"}
-			if p.mounted { // so that it isn't the runtime who loses the race
+			if p.mounted { // so that the injector loses the race, and not the runtime
 				s.naively = append(s.naively, "--only-prepare")
 			}
 			s.play = func() { s.compete(p) }
@@ -63,8 +62,8 @@ func race(p place, class string, build func(s *scene)) attack {
 	}
 }
 
-// compete makes containers while the place changes, until something is gained, or
-// for all the rounds.
+// compete creates containers while the file is exchanged, until something is gained, or for all
+// rounds.
 func (s *scene) compete(p place) {
 	s.t.Helper()
 	s.ask()
@@ -101,9 +100,9 @@ func (s *scene) compete(p place) {
 	}
 }
 
-// runtimeLoses the race by itself, for any mount of anybody's: runc before 1.1.14
-// makes mount points where a path leads after it was checked (CVE-2024-45310). The
-// wrapper leaves mounting to it.
+// runtimeLoses reports whether the runtime itself loses the race, for any mount: runc before 1.1.14
+// makes mount points where a path leads after the check (CVE-2024-45310). The wrapper leaves
+// mounting to it.
 func (s *scene) runtimeLoses() bool {
 	if s.entryPoint != "wrapper" || s.w.runtime != "runc" {
 		return false
@@ -120,7 +119,7 @@ func (s *scene) runtimeLoses() bool {
 	return old
 }
 
-// prepared has the code that prepares containers run by itself, for it is fast.
+// prepared runs only the code that prepares containers, because it is fast.
 func (s *scene) prepared(rounds int) {
 	s.t.Helper()
 	self, err := os.Executable()
@@ -131,7 +130,7 @@ func (s *scene) prepared(rounds int) {
 	}
 }
 
-// flipper has a file of the image and a link change places until it is ended.
+// flipper exchanges a file of the image and a link until it is ended.
 type flipper struct {
 	path, link, target string
 	stop               atomic.Bool
@@ -153,8 +152,8 @@ func flip(path, target string) (*flipper, error) {
 	return f, nil
 }
 
-// exchange swaps the two. Who writes files by renaming puts one in the place of
-// the link: then there is a new one.
+// exchange exchanges the two. An injector that writes by renaming replaces the link: then there is
+// a new one.
 func (f *flipper) exchange() error {
 	err := unix.Renameat2(unix.AT_FDCWD, f.path, unix.AT_FDCWD, f.link, unix.RENAME_EXCHANGE)
 	for _, path := range []string{f.path, f.link} {
@@ -176,7 +175,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// end leaves what was there in its place.
+// end leaves the file in its place.
 func (f *flipper) end() error {
 	f.stop.Store(true)
 	f.done.Wait()

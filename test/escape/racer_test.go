@@ -22,8 +22,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// racerWord is this program's first argument, to have it do inside a node, round
-// after round, what wrapper and hook do to an image.
+// racerWord is the first argument that makes this program do inside a node, in many rounds, what
+// wrapper and hook do to an image.
 const racerWord = "racer"
 
 type racer struct {
@@ -34,7 +34,7 @@ type racer struct {
 	node  *berth.Node
 	lease ledger.Lease
 	spec  []byte
-	held  *held // a container on its way, for the hook
+	held  *held // a container that is being created, for the hook
 }
 
 func racerMain(args []string) int {
@@ -77,8 +77,8 @@ func racing(ctx context.Context, args []string) (err error) {
 	return nil
 }
 
-// round is what is done to an image at a start. That it is refused is fine: the
-// place may just be a link that leads nowhere.
+// round does to an image what a start does. An error is fine: the place may be a link that leads
+// nowhere.
 func (r *racer) round(ctx context.Context, i int) error {
 	spec := &specs.Spec{}
 	if err := json.Unmarshal(r.spec, spec); err != nil {
@@ -109,7 +109,7 @@ func (r *racer) round(ctx context.Context, i int) error {
 
 // inject does what the hook does, to a container that is never started.
 func (r *racer) inject(ctx context.Context, i int, spec *specs.Spec, e edits.Edits) (err error) {
-	if i%25 == 0 || r.held == nil { // mounts lie on mounts
+	if i%25 == 0 || r.held == nil { // mounts are stacked
 		if err := r.held.end(r.outside); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (r *racer) inject(ctx context.Context, i int, spec *specs.Spec, e edits.Edi
 			return fmt.Errorf("hold a container: %w", err)
 		}
 	}
-	// It may refuse.
+	// It may return an error.
 	_ = inject.Apply(ctx, inject.Container{
 		PID: r.held.cmd.Process.Pid, Root: r.root, Spec: spec,
 		SetRules: func([]edits.Rule) error { return nil },
@@ -125,12 +125,12 @@ func (r *racer) inject(ctx context.Context, i int, spec *specs.Spec, e edits.Edi
 	return nil
 }
 
-// held is a container's process as a hook finds it: its root is mounted, and it
+// held is a container's process in the state in which a hook finds it: its root is mounted, and it
 // waits.
 type held struct {
 	cmd    *exec.Cmd
 	stop   func() error
-	strays string // what the runtime's part has mounted through the link
+	strays string // mounts that the runtime's part has made through the link
 }
 
 func hold(root, outside string, spec *specs.Spec) (*held, error) {
@@ -160,7 +160,7 @@ func hold(root, outside string, spec *specs.Spec) (*held, error) {
 	return h, err
 }
 
-// strayMounts of a process are those on the files in danger.
+// strayMounts returns a process's mounts on the endangered files.
 func strayMounts(pid int, outside string) (stray string, err error) {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if err != nil {
@@ -174,7 +174,7 @@ func strayMounts(pid int, outside string) (stray string, err error) {
 	return stray, nil
 }
 
-// fromInside says that a mount's source lies in the image.
+// fromInside reports whether a mount's source lies in the image.
 func fromInside(mounts []specs.Mount, root string) string {
 	for _, m := range mounts {
 		if strings.HasPrefix(m.Source, root) {
@@ -184,7 +184,7 @@ func fromInside(mounts []specs.Mount, root string) string {
 	return ""
 }
 
-// end says whether anything was mounted where it must not be: it would be there still.
+// end reports a mount at a forbidden place: it would still exist.
 func (h *held) end(outside string) error {
 	if h == nil {
 		return nil

@@ -14,13 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readers are the files of an image that an injector reads.
+// readers are the files of an image that injectors read.
 func readers() []string {
 	return []string{"etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d/00-berth.conf", "usr/local/cuda/compat/libcuda.so.999.1"}
 }
 
-// reads are attacks on who reads: what never ends, what isn't a file, what lies
-// about itself.
+// reads are attacks on readers: endless files, files of other types, files with a false size.
 func reads() []attack {
 	const class = "denial of service: the injector reads what the image gives it"
 	var all []attack
@@ -43,8 +42,8 @@ func reads() []attack {
 	return slices.Concat(all, caches(), elves())
 }
 
-// caches are attacks by loader caches that lie. The corpus is made of the machine's
-// own cache by fixed seeds.
+// caches are attacks by invalid loader caches. The corpus is made of the machine's own cache with
+// fixed seeds.
 func caches() []attack {
 	lie := func(name string, change func(cache []byte) []byte) attack {
 		return attack{name: "cache/" + name, class: "a parser believes the image's cache", gained: stuck, build: func(s *scene) {
@@ -79,7 +78,7 @@ func caches() []attack {
 	})
 }
 
-// elves are attacks by libraries that lie about themselves.
+// elves are attacks by libraries with invalid headers.
 func elves() []attack {
 	const class = "a parser believes the image's libraries"
 	library := "usr/local/cuda/compat/libcuda.so.999.1"
@@ -99,7 +98,7 @@ func elves() []attack {
 		{name: "elf/random", class: class, gained: won, build: func(s *scene) {
 			s.starts(func(seed uint64) {
 				change(s, func(elf []byte) []byte {
-					if s.entryPoint == "naive" { // one that it certainly reads
+					if s.entryPoint == "naive" { // a library that is certainly read
 						elf = beyond(elf)
 					}
 					return scramble(elf, 40, seed)
@@ -109,7 +108,7 @@ func elves() []attack {
 	}
 }
 
-// starts plays the attack once for each of many seeds.
+// starts makes the attack once for each of many seeds.
 func (s *scene) starts(prepare func(seed uint64)) {
 	s.play = func() {
 		s.ask()
@@ -127,10 +126,10 @@ func (s *scene) starts(prepare func(seed uint64)) {
 	}
 }
 
-// won is for what was played many times.
+// won is the gain of an attack that is made many times.
 func won(s *scene) string { return s.won }
 
-// scramble changes some bytes from there on. The same seed makes the same changes.
+// scramble changes some bytes from an offset on. The same seed makes the same changes.
 func scramble(data []byte, from int, seed uint64) []byte {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 64 {
@@ -139,7 +138,7 @@ func scramble(data []byte, from int, seed uint64) []byte {
 	return data
 }
 
-// library makes one in the image that calls itself what is asked for.
+// library makes a library in the image with this soname.
 func (s *scene) library(name, soname string) {
 	s.t.Helper()
 	s.clear(name)
@@ -151,7 +150,7 @@ func (s *scene) library(name, soname string) {
 	}
 }
 
-// sources are attacks that have a path of the image become what is mounted.
+// sources are attacks that make a path of the image the source of a mount.
 func sources() []attack {
 	const class = "CVE-2024-0132, CVE-2025-23359: a path of the image was the source of a mount"
 	compat := "usr/local/cuda/compat/libcuda.so.999.1"

@@ -18,34 +18,34 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// scene is one attempt: an image, an engine's spec for it, and the host's files
-// that are in danger.
+// scene is one attempt: an image, an engine's spec for it, and the endangered files of the host.
 type scene struct {
 	t          *testing.T
 	w          *world
-	entryPoint string // naive, wrapper, hook, or plain for none
+	entryPoint string // naive, wrapper, hook, or plain for no injector
 	id         string
 
 	bundle, root string
 	spec         *specs.Spec
-	request      string // as the engine's user said it, "" for none
+	request      string // the request of the engine's user, "" for none
 	policy       string // lines of the admin's configuration
 
 	outside string // a directory of the host
 	before  []string
-	mark    string // a file that only the image's code would make
-	secret  string // what the host's files say
+	mark    string // the file that code of the image would make
+	secret  string // the content of the host's files
 
-	commands []string        // for the program inside
-	foreign  map[string]bool // those that open what isn't the container's
-	between  func()          // done to the container before it starts
+	commands []string        // commands for the program inside
+	foreign  map[string]bool // those commands that open foreign devices
+	between  func()          // called for the container before it starts
 
 	usualRoot  bool   // the runtime's own state directory, where berth finds running containers
 	lastVictim string // the id of the last container that holds devices
 
-	play func() // makes the attempt
-	won  string // what a race has gained
-	// naively are further words for the naive injector; hangs, that it never ends.
+	play func() // makes the attempt, if not nil
+	won  string // the gain of a race
+	// naively are further arguments of the naive injector; hangs is set if it is expected never to
+	// end.
 	naively []string
 	hangs   bool
 
@@ -82,7 +82,7 @@ func newScene(t *testing.T, w *world, entryPoint string) *scene {
 	return s
 }
 
-// host makes the files in danger.
+// host makes the endangered files.
 func (s *scene) host() {
 	for _, name := range []string{"etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d/theirs.conf", "etc/keep", "libcuda.so.999.1", "secret"} {
 		s.write(filepath.Join(s.outside, name), s.secret+"\n")
@@ -112,7 +112,7 @@ func (s *scene) node(path string, d device) {
 	s.must(unix.Chmod(path, 0o666))
 }
 
-// engine is what an engine writes for a container of its default settings.
+// engine returns the spec that an engine writes for a container with its default settings.
 func (s *scene) engine() *specs.Spec {
 	capabilities := []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_MKNOD", "CAP_SETUID"}
 	return &specs.Spec{
@@ -136,9 +136,9 @@ func (s *scene) engine() *specs.Spec {
 	}
 }
 
-// What builds of attacks use.
+// Functions for the builds of attacks.
 
-// in is where a path of the image is on the host.
+// in returns the path on the host of a path of the image.
 func (s *scene) in(name string) string { return filepath.Join(s.root, name) }
 
 func (s *scene) must(err error) { s.t.Helper(); rig.Must(s.t, err) }
@@ -150,7 +150,7 @@ func (s *scene) write(path, content string) {
 	s.must(os.WriteFile(path, []byte(content), 0o644))
 }
 
-// clear takes what the image has at the name away, and makes room for something else.
+// clear removes the image's file of this name, and makes the directories above it.
 func (s *scene) clear(name string) {
 	s.t.Helper()
 	s.must(os.RemoveAll(s.in(name)))
@@ -164,10 +164,10 @@ func (s *scene) link(name, target string) {
 	s.must(os.Symlink(target, s.in(name)))
 }
 
-// env is the image's.
+// env adds a variable to the image's environment.
 func (s *scene) env(vars ...string) { s.spec.Process.Env = append(s.spec.Process.Env, vars...) }
 
-// drop puts the library that leaves a mark into the image.
+// drop puts a library into the image that leaves a mark when it is loaded.
 func (s *scene) drop(name string) {
 	s.t.Helper()
 	data, err := os.ReadFile(shared.evil)
@@ -182,14 +182,14 @@ func (s *scene) drop(name string) {
 	s.must(os.WriteFile(s.in(name), data, 0o755))
 }
 
-// script puts a program that leaves a mark into the image.
+// script puts a program into the image that leaves a mark when it is run.
 func (s *scene) script(name string) {
 	s.t.Helper()
 	s.clear(name)
 	s.must(os.WriteFile(s.in(name), []byte("#!/bin/sh\n: >"+s.mark+"\n"), 0o755))
 }
 
-// try has the program inside open the host's node and the one that the image has.
+// try makes the program inside open the host's node and the image's.
 func (s *scene) try(path string, d device) {
 	for _, command := range []string{"open " + path, "open " + d.image()} {
 		s.do(command)
@@ -199,10 +199,10 @@ func (s *scene) try(path string, d device) {
 
 func (s *scene) do(commands ...string) { s.commands = append(s.commands, commands...) }
 
-// only keeps to these commands.
+// only replaces the program's commands by these.
 func (s *scene) only(commands ...string) { s.commands = commands }
 
-// String is what there is to know of an attempt that went otherwise than it should.
+// String describes an attempt that had an unexpected result.
 func (s *scene) String() string {
 	text := fmt.Sprintf("exit code %d, %d KiB, %s", s.said.Code, s.memory, s.said.Err)
 	for _, command := range slices.Sorted(maps.Keys(s.answers)) {
@@ -213,7 +213,7 @@ func (s *scene) String() string {
 	return text
 }
 
-// list says what is below a directory: names, modes, times, numbers and contents.
+// list describes everything below a directory: names, modes, times, numbers and contents.
 func list(t testing.TB, dir string) (all []string) {
 	t.Helper()
 	rig.Must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -238,7 +238,7 @@ func list(t testing.TB, dir string) (all []string) {
 	return all
 }
 
-// diff is the first line that is on one side alone.
+// diff returns the first line that only one side has.
 func diff(before, after []string) string {
 	for _, line := range after {
 		if !slices.Contains(before, line) {

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// TestSecurityPage: each test and attack that docs/security.md names is there, and
-// each attack is named.
+// TestSecurityPage: each test and attack that docs/security.md names exists, and each attack is
+// named.
 func TestSecurityPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/security.md")
 	if err != nil {
@@ -45,7 +45,7 @@ func TestSecurityPage(t *testing.T) {
 	}
 }
 
-// TestAttacksAreNamedOnce: a name says one thing.
+// TestAttacksAreNamedOnce: no two attacks have the same name.
 func TestAttacksAreNamedOnce(t *testing.T) {
 	seen := map[string]bool{}
 	for _, a := range attacks() {

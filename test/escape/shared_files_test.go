@@ -7,8 +7,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// sharedFiles are attacks on the files that all containers have in common: a lease on one
-// of them (fcntl(2), F_SETLEASE) holds up every other container that opens the file.
+// sharedFiles are attacks on the files that all containers share: a lease on one of them (fcntl(2),
+// F_SETLEASE) delays every other container that opens the file.
 func sharedFiles() []attack {
 	const class = "a tenant's lease on a file of the driver freezes CUDA for all"
 	return []attack{
@@ -37,7 +37,7 @@ func sharedFiles() []attack {
 	}
 }
 
-// umountSharedFiles makes the host like one that has just booted.
+// umountSharedFiles puts the host into the state after a boot.
 func (s *scene) umountSharedFiles() {
 	s.t.Helper()
 	s.w.Do(s.t, "sh", "-c", "at=/var/lib/berth/shared; ! mountpoint -q $at || umount $at 2>/dev/null || busybox umount $at")
@@ -76,13 +76,13 @@ func hostBinds() []attack {
 	}
 }
 
-// askForFiles has the naive injector bind the driver's files, which it doesn't for other attacks.
+// askForFiles makes the naive injector bind the driver's files, which it doesn't for other attacks.
 func (s *scene) askForFiles() {
 	s.spec.Process.Env = append(s.spec.Process.Env, "NVIDIA_DRIVER_CAPABILITIES=utility")
 }
 
-// leased: a lease was taken. Any other answer than that of the kernel to who doesn't own the
-// file, as of a file that isn't there, proves nothing.
+// leased returns a gain if a lease was taken. Any answer other than the kernel's to a process that
+// doesn't own the file, for instance that of a missing file, proves nothing.
 func leased(s *scene) string {
 	for command, answer := range s.answers {
 		switch {

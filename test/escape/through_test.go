@@ -15,14 +15,14 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// through has the engine make the container of the attacker's image.
+// through makes the engine create the container of the attacker's image.
 func (s *scene) through() {
 	s.t.Helper()
 	log := filepath.Join(s.w.share, "naive.log")
 	s.must(os.RemoveAll(log))
 	defer s.load()()
 	s.said = s.attempt(s.w.Command("timeout", append([]string{"--kill-after=5", "60"}, s.run()...)...))
-	if said, err := os.ReadFile(log); err == nil { // engines don't repeat all of it
+	if said, err := os.ReadFile(log); err == nil { // engines print only a part of it
 		s.said.Err += string(said)
 	}
 	if s.timedOut() {
@@ -31,7 +31,7 @@ func (s *scene) through() {
 	}
 }
 
-// timedOut: timeout has ended it, or has died with it.
+// timedOut reports whether timeout(1) has ended the command, or died with it.
 func (s *scene) timedOut() bool {
 	return s.said.Code == 124 || s.said.Code == 137 || s.said.Code == -1
 }
@@ -39,8 +39,8 @@ func (s *scene) timedOut() bool {
 // name of the image.
 func (s *scene) name() string { return "localhost/" + s.id + ":latest" }
 
-// load gives the image to the engine, and the entry point's program and configuration to the
-// host. undo takes the image away again.
+// load gives the image to the engine, and the entry point's program and configuration to the host.
+// undo removes the image.
 func (s *scene) load() (undo func()) {
 	s.t.Helper()
 	s.naively = append(s.naively, "--patience", s.patience()+"s")
@@ -58,8 +58,8 @@ func (s *scene) load() (undo func()) {
 	}
 }
 
-// admin is what the configuration says of policy. podman's user asks by an annotation,
-// which has to be allowed.
+// admin returns the policy in the configuration. podman's user requests by an annotation, which has
+// to be allowed.
 func (s *scene) admin() string {
 	policy := s.policy
 	if policy == "" {
@@ -71,15 +71,14 @@ func (s *scene) admin() string {
 	return policy
 }
 
-// run are the words of the engine's user.
+// run returns the command of the engine's user.
 func (s *scene) run() []string {
 	options, _ := s.options()
 	return s.w.engine.run(s.w, s.w.program(s.entryPoint), s.id, options, s.name())
 }
 
-// options says in the engine's words what the user has asked for and what the attack
-// has changed in the spec, but for what the image brings. not says why there are no
-// words for it.
+// options returns the engine's options for the user's request and for the attack's changes of the
+// spec, without those that the image brings. not is the reason if there are no such options.
 func (s *scene) options() (words []string, not string) {
 	request, not := s.requested()
 	if not != "" {
@@ -108,7 +107,7 @@ func (s *scene) options() (words []string, not string) {
 	return words, ""
 }
 
-// requested is how the engine's user asks for devices.
+// requested returns the engine's options for a request of devices.
 func (s *scene) requested() (words []string, not string) {
 	key, text := "berth.gpus", s.request
 	switch s.entryPoint {
@@ -150,7 +149,7 @@ func (e engine) mounts(mounts []specs.Mount) (words []string) {
 	return words
 }
 
-// rules are the words that open devices, the first of the rules being the engine's own.
+// rules returns the options for device rules; the first rule of the spec is the engine's own.
 func (s *scene) rules(rules []specs.LinuxDeviceCgroup) (words []string, not string) {
 	for _, d := range s.spec.Linux.Devices {
 		for path, known := range s.w.devices {
@@ -178,8 +177,7 @@ func (s *scene) rules(rules []specs.LinuxDeviceCgroup) (words []string, not stri
 	return words, ""
 }
 
-// hold keeps a container of the scene going until the test ends, and says which lease
-// it has.
+// hold keeps a container of the scene running until the test ends, and returns its lease.
 func (s *scene) hold() (lease string) {
 	s.t.Helper()
 	undo := s.load()
@@ -191,7 +189,7 @@ func (s *scene) hold() (lease string) {
 	s.must(err)
 	s.must(cmd.Start())
 	s.t.Cleanup(func() {
-		_, _ = fmt.Fprintln(in, "end") // it may be dead
+		_, _ = fmt.Fprintln(in, "end") // it may have ended already
 		_ = in.Close()
 		s.must(cmd.Wait())
 		undo()

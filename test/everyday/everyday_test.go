@@ -23,25 +23,25 @@ import (
 
 var update = flag.Bool("update", false, "write docs/reference/everyday.md, or habits.md")
 
-// use is one thing that people do.
+// use is one everyday use of docker.
 type use struct {
 	name   string
 	script string
-	// differs says why berth does something else, and means to.
+	// differs is the reason for an intended difference.
 	differs string
 }
 
-// did is what came of a script.
+// did is the result of a script.
 type did struct {
 	Out, Err string
 	Code     int
-	// Left is how many tasks there are after it.
+	// Left is the number of tasks after it.
 	Left string
-	// words are what it said, as it said it.
+	// words are the messages of docker or berth, unchanged.
 	words string
 }
 
-// programs are what a script's docker may be.
+// programs are the programs that take the place of docker in a script.
 var programs = []string{"docker", "berth"}
 
 // prelude is before each script. soon waits for a command to succeed.
@@ -49,8 +49,7 @@ const prelude = `soon() { n=0; until "$@" >/dev/null 2>&1; do n=$((n + 1)); [ $n
 box=` + registry + `/box full=` + registry + `/box:full
 `
 
-// TestUses holds what berth does against what docker does, and the differences that are
-// meant against those that there are.
+// TestUses compares berth with docker, and the differences with the intended ones.
 func TestUses(t *testing.T) {
 	wanted(t)
 	h := newHost(t)
@@ -143,7 +142,7 @@ func (h host) prelude(program string) string {
 	return "PATH=" + shared.Dir + "/as-berth:$PATH\n" + prelude
 }
 
-// daemon starts what goes on until the host ends.
+// daemon starts a daemon that runs until the host ends.
 func (h host) daemon(words ...string) {
 	h.t.Helper()
 	log, err := os.Create(filepath.Join(shared.Dir, filepath.Base(words[0])+".log"))
@@ -168,7 +167,7 @@ func (h host) until(words ...string) {
 	h.t.Fatalf("%v: %v: %s", words, err, out)
 }
 
-// both does a use with docker and with berth, at the same time.
+// both runs a use with docker and with berth, at the same time.
 func (h host) both(t *testing.T, u use) (docker, berth did) {
 	t.Helper()
 	all, errs := make([]did, len(programs)), make([]error, len(programs))
@@ -231,16 +230,16 @@ func (h host) do(u use, program string) (did, error) {
 var (
 	id    = regexp.MustCompile(`\b([0-9a-f]{64}|[0-9a-f]{12})\b`)
 	stamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d)`)
-	// complaint begins what docker or berth says itself.
+	// complaint is the beginning of messages of docker and berth.
 	complaint = regexp.MustCompile(`^(berth: |docker: |Error|unknown |Unable to find|Run 'docker|See 'docker|See "docker|the input device|time=|conflicting options|invalid |"docker |You cannot )`)
 )
 
-// plain leaves out what is different each time.
+// plain removes the values of one run from a text.
 func plain(text string) string {
 	return stamp.ReplaceAllString(id.ReplaceAllString(text, "ID"), "TIME")
 }
 
-// says stands for what the program says itself: its words are its own.
+// says stands for a message of the program: each program has its own wording.
 const says = "(it says why)\n"
 
 func own(text string) string {
@@ -248,7 +247,7 @@ func own(text string) string {
 	said := false
 	for line := range strings.Lines(text) {
 		switch {
-		case strings.HasPrefix(line, "WARNING: "): // what docker says of this server each time
+		case strings.HasPrefix(line, "WARNING: "): // docker's warnings about this server
 		case complaint.MatchString(line):
 			said = true
 		case said && (strings.TrimSpace(line) == "" || strings.HasPrefix(line, "Usage:") || strings.HasPrefix(line, "\t")):

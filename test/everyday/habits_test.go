@@ -22,23 +22,24 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// habit is a command line of another tool, and what berth makes of it.
+// habit is a command line of another tool, and what berth does with it.
 type habit struct {
 	// typed is the command line as users of the tool know it.
 	typed string
-	// tried is the same with berth. The default is typed with berth in the tool's place.
+	// tried is the command line with berth. By default berth takes the tool's place in typed.
 	tried string
 	// before and after are shell lines around it: the tasks that it is about, and what shows its effect.
 	before, after string
-	// want is what all of it prints, on both streams. "…" stands for any text.
+	// want is the whole output, on both streams. "…" stands for any text.
 	want string
 	// differs is the reason for a result that is not the tool's.
 	differs string
-	// instead is what a refusal says to type. It is run with before and after, and must print want.
+	// instead is the command line that a refusal suggests. It is run with before and after, and
+	// must print want.
 	instead string
 }
 
-// outcome is what came of a habit: what a refusal said is on the page.
+// outcome is the result of a habit; the page shows the messages of refusals.
 type outcome struct {
 	habit
 	refusal string
@@ -47,12 +48,12 @@ type outcome struct {
 // tool is a program with its habits.
 type tool struct {
 	name, intro string
-	// names are the tool's commands, for which berth stands.
+	// names are the tool's commands whose place berth takes.
 	names  []string
 	habits []habit
 }
 
-// habitTools: a name of Slurm's stands for itself behind berth (berth squeue).
+// habitTools are the tools. Slurm's commands are verbs of berth (berth squeue).
 func habitTools() []tool {
 	return []tool{
 		{"docker", "Each line is run with `berth` in the place of `docker`.", []string{"docker"}, dockerHabits},
@@ -61,7 +62,7 @@ func habitTools() []tool {
 	}
 }
 
-// line is the command line that is run.
+// line returns the command line that is run.
 func (tl tool) line(h habit) string {
 	if h.tried != "" {
 		return h.tried
@@ -73,8 +74,8 @@ func (tl tool) line(h habit) string {
 	return line
 }
 
-// TestHabits types what users of other tools type. Each line works, works differently for a
-// reason, or is refused with what to type instead, which then works.
+// TestHabits runs the command lines of other tools' users. Each works, works differently for a
+// reason, or is refused with a suggestion, which then works.
 func TestHabits(t *testing.T) {
 	n := newHabitNode(t)
 	tools := habitTools()
@@ -96,7 +97,7 @@ func partial() bool {
 	return slices.ContainsFunc(os.Args, func(a string) bool { return strings.Contains(a, "TestHabits/") })
 }
 
-// try runs a habit, and what serves in its place if it is refused.
+// try runs a habit, and the suggestion if it is refused.
 func (n habitNode) try(t *testing.T, tl tool, h habit) outcome {
 	line := tl.line(h)
 	if h.instead == "" {
@@ -167,13 +168,14 @@ func newHabitNode(t *testing.T) habitNode {
 	hosts := filepath.Join(h.dir, "hosts")
 	rig.Must(t, os.MkdirAll(filepath.Join(hosts, "_default"), 0o755))
 	rig.Must(t, os.WriteFile(filepath.Join(hosts, "_default", "hosts.toml"), []byte(fmt.Sprintf("server = %q\n", "http://"+address)), 0o644))
-	// Layers are unpacked before anything is typed: slow unpacking is reported.
+	// Layers are unpacked in advance, because slow unpacking is reported.
 	defer func() { h.Do(t, h.Berth, "pull", "-q", "ubuntu") }()
 	h.Do(t, "sh", "-c", `mkdir -p /etc/berth && printf '%s\n' "$0" >/etc/berth/config.toml`, fmt.Sprintf("[run]\nhosts_dir = [%q]", hosts))
 	return h
 }
 
-// pythonImage makes an image of Debian with programs that say what they see, under every tag in use.
+// pythonImage makes an image of Debian with programs that report what they see, under all tags in
+// use.
 func pythonImage(dir string) error {
 	if out, err := exec.Command("../image/make.sh").CombinedOutput(); err != nil {
 		return fmt.Errorf("make images: %w: %s", err, out)

@@ -30,10 +30,10 @@ import (
 // asked is set by make test-engines.
 const asked = "BERTH_TEST_ENGINES"
 
-// serves is set where this program is to be a registry: a directory with images.
+// serves is set if this program is to be a registry: a directory with images.
 const serves = "BERTH_TEST_EVERYDAY_IMAGES"
 
-// registry is where that is, in the host.
+// registry is the registry's address in the host.
 const registry = "127.0.0.1:5000"
 
 var shared *rig.Rig
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// wanted skips a test unless engines were asked for.
+// wanted skips a test unless engine tests were requested.
 func wanted(t *testing.T) {
 	t.Helper()
 	if os.Getenv(asked) != "1" {
@@ -67,7 +67,7 @@ func wanted(t *testing.T) {
 	}
 }
 
-// images makes what the scripts run: busybox, and one that says more of itself.
+// images makes the images of the scripts: busybox, and one with more metadata.
 func images(dir string) error {
 	program, err := exec.LookPath("busybox")
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// difference is a use that comes out differently.
+// difference is a use with different results.
 type difference struct {
 	use
 	docker, berth did
@@ -46,7 +46,7 @@ func indented(script string) string {
 	return "    " + strings.ReplaceAll(strings.TrimSpace(script), "\n", "\n    ") + "\n"
 }
 
-// cell is what came of a script, in one line of a table.
+// cell returns a script's result as one cell of a table.
 func cell(d did) string {
 	var parts []string
 	for _, text := range []string{d.Out, d.Err} {

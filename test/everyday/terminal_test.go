@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// desk is a person at a terminal with a shell, whose prompt is "out>".
+// desk is a user at a terminal with a shell, whose prompt is "out>".
 type desk struct {
 	*rig.Node
 	t      *testing.T
@@ -53,8 +53,8 @@ func (d desk) presses(keys ...string) {
 	d.tmux(append([]string{"send-keys"}, keys...)...)
 }
 
-// shows waits until a text is on the screen, or was. What is typed is echoed: the texts
-// that are waited for are typed in two parts.
+// shows waits until a text is or was on the screen. Typed text is echoed, so the expected texts are
+// typed in two parts.
 func (d desk) shows(text string) {
 	d.t.Helper()
 	var seen string
@@ -66,15 +66,15 @@ func (d desk) shows(text string) {
 	d.t.Fatalf("the terminal doesn't show %q:\n%s", text, seen)
 }
 
-// sane says that the terminal is a shell's again: lines are edited, and echoed.
+// sane checks that the terminal is a shell's again: lines are edited, and echoed.
 func (d desk) sane(mark string) {
 	d.t.Helper()
 	d.types(`stty -a | tr ' ' '\n' | grep -cx -e icanon -e echo -e isig -e opost; echo sa''ne ` + mark)
 	d.shows("\n4\nsane " + mark)
 }
 
-// TestTTY sits at a real terminal: what is typed reaches the task and nobody else, its
-// size follows, and afterwards it is the shell's again, however berth has ended.
+// TestTTY uses a real terminal: typed text reaches only the task, its size follows the terminal's,
+// and afterwards the terminal is the shell's again, however berth has ended.
 func TestTTY(t *testing.T) {
 	wanted(t)
 	d := newDesk(t)

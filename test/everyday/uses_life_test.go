@@ -4,11 +4,11 @@ package everyday
 const forever = `docker run -d --name job $box sh -c 'trap "exit 7" TERM; echo up; while :; do sleep 0.1; done' >/dev/null
 `
 
-// running waits until it can be asked.
+// running waits until the task can be signalled.
 const running = forever + `soon sh -c 'docker logs job | grep up'
 `
 
-// Tasks, and what is done with them.
+// Tasks and their verbs.
 var lifeUses = []use{
 	{name: "an id", script: `docker run -d $box true | grep -c '^[0-9a-f]*$'`},
 	{

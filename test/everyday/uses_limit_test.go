@@ -29,7 +29,7 @@ var fileUses = []use{
 	{name: "the kernel's parameters", script: `docker run --rm $box sh -c 'echo 1 >/proc/sys/kernel/printk'`},
 }
 
-// Limits of a task, and what it may do.
+// Limits and permissions of a task.
 var limitUses = []use{
 	{name: "memory", script: `docker run --rm -m 64m $box cat /sys/fs/cgroup/memory/memory.limit_in_bytes`},
 	{

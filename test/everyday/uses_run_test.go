@@ -1,6 +1,6 @@
 package everyday
 
-// What runs, and how it ends.
+// Starts of tasks, and their ends.
 var runUses = []use{
 	{name: "a command", script: `docker run --rm $box echo hello`},
 	{name: "the image's own command", script: `echo 'echo from the shell' | docker run --rm -i $box`},

@@ -14,7 +14,7 @@ const (
 	lib32 = "/usr/local/nvidia/lib/"
 )
 
-// tellTales are one file or node of each capability.
+// tellTales are a file or node of each capability.
 func tellTales() []string {
 	return []string{
 		lib64 + "libcuda.so.1", lib64 + "libnvidia-ml.so.1", lib64 + "libnvidia-encode.so.1", lib64 + "libEGL_nvidia.so.0",
@@ -27,7 +27,7 @@ func tellTales() []string {
 	}
 }
 
-// there are those of the paths at which there is something.
+// there returns those of the paths that exist in the container.
 func (c *container) there(paths []string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return !c.exists(path) })
 }
@@ -44,8 +44,8 @@ var (
 	}
 )
 
-// Each capability brings its own files and nodes and those of no other; and where the
-// admin says how much there is at most, "all" and silence mean that.
+// Each capability brings exactly its own files and nodes. "all", and an unset variable, mean what
+// the admin allows at most.
 func TestCapabilities(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -87,7 +87,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// What can't be meant, or isn't allowed, is said in one line.
+// Unknown and forbidden capabilities are refused in one line.
 func TestCapabilitiesThatAreRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name, env, policy string
@@ -106,8 +106,7 @@ func TestCapabilitiesThatAreRefused(t *testing.T) {
 	}
 }
 
-// Graphics is of the leased GPU alone: its nodes, and the names by which its PCI
-// address leads to them.
+// Only the leased GPU has graphics: its nodes, and the links by its PCI address.
 func TestGraphicsOfTheLeasedGPU(t *testing.T) {
 	for _, tt := range []struct {
 		profile, request string
@@ -117,7 +116,7 @@ func TestGraphicsOfTheLeasedGPU(t *testing.T) {
 		{"dgx-h100", "device=2,6", []int{2, 6}},
 		{"dgx-a100-mig", "device=7", []int{7}}, // minors of GPUs and of cards differ
 		{"l40s-pcie", "device=1", []int{1}},
-		{"dgx-a100-mig", "1g.10gb", nil}, // such a node would be the whole GPU's
+		{"dgx-a100-mig", "1g.10gb", nil}, // such a node would give access to the whole GPU
 	} {
 		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
 			all := few()
@@ -153,7 +152,7 @@ func (d entryPoint) cards(t *testing.T, indices []int) (nodes []string, links ma
 	return nodes, links
 }
 
-// links compares the links by PCI address with what they ought to be.
+// links compares the links by PCI address with the expected ones.
 func (c *container) links(want map[string]string) {
 	c.t.Helper()
 	const dir = "/dev/dri/by-path"

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// With everything there is inside, firmware and sockets among it, a commit of the
-// container carries none of it.
+// A container with everything, for instance firmware and sockets: a commit of it has nothing of the
+// driver's.
 func TestCommit(t *testing.T) {
 	through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{
@@ -30,7 +30,7 @@ func TestCommit(t *testing.T) {
 	})
 }
 
-// firmware is the host's, and can't be changed.
+// firmware checks that the firmware is the host's, and can't be changed.
 func (c *container) firmware() {
 	c.t.Helper()
 	const dir = "/lib/firmware/nvidia/"
@@ -46,8 +46,7 @@ func (c *container) firmware() {
 	}
 }
 
-// The socket of persistenced, which has every GPU open, is in no container, although
-// the host has it.
+// No container gets the socket of persistenced, which has every GPU open, although the host has it.
 func TestPersistencedStaysOutside(t *testing.T) {
 	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
 		if info, err := os.Stat(d.Path(persistenced)); err != nil || info.Mode().Type() != os.ModeSocket {
@@ -64,7 +63,7 @@ func TestPersistencedStaysOutside(t *testing.T) {
 	})
 }
 
-// In a root that can't be written to nothing is left either, and what can be there is.
+// A read-only root isn't changed, and the container has everything that doesn't need a write.
 func TestReadOnlyRoot(t *testing.T) {
 	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 		root := d.root(t)

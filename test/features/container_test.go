@@ -20,19 +20,19 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// task is what a container is made of.
+// task describes a container.
 type task struct {
 	request string // "" is none
 	env     []string
-	policy  string   // what the admin says
+	policy  string   // the admin's policy
 	root    string   // "" is a new one
 	flags   []string // of berth run
-	// change is for what engines write, and only for the ways with a bundle.
+	// change changes an engine's spec, only for the entry points with a bundle.
 	change func(*specs.Spec)
 	bundle string // its directory, "" is a new one
 }
 
-// container runs the probe.
+// container is a container that runs the probe.
 type container struct {
 	t  *testing.T
 	d  entryPoint
@@ -72,7 +72,7 @@ func (d entryPoint) root(t *testing.T) string {
 	return root
 }
 
-// spec is what an engine writes: the host's /dev is bound, for the rules to close.
+// spec returns an engine's spec: the host's /dev is bound, and device rules have to close it.
 func (c *container) spec() *specs.Spec {
 	capabilities := []string{"CAP_DAC_OVERRIDE", "CAP_MKNOD"}
 	s := &specs.Spec{
@@ -104,7 +104,7 @@ func (c *container) spec() *specs.Spec {
 			h.Args = append(h.Args, "--request", c.request)
 		}
 		s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{h}}
-		if c.d.runtime == "crun" { // it drops what hooks say, unless told where to put it
+		if c.d.runtime == "crun" { // it discards the output of hooks, unless a file for it is configured
 			s.Annotations["run.oci.hooks.stderr"] = c.hookErrors()
 		}
 	case c.request != "":
@@ -120,7 +120,7 @@ func (c *container) hookErrors() string { return filepath.Join(c.bundle, "hook.e
 
 func (c *container) configJSON() string { return filepath.Join(c.bundle, "config.json") }
 
-// try makes a container and starts the probe in it. said is of what has failed.
+// try creates a container and starts the probe in it. said is the output of a failure.
 func (d entryPoint) try(t *testing.T, k task) (c *container, said rig.Said) {
 	t.Helper()
 	c = &container{t: t, d: d, task: k, id: fmt.Sprintf("features-%d-%d", os.Getpid(), counter.Add(1)), config: d.configure(t, k.policy)}
@@ -226,7 +226,7 @@ func (c *container) launch() rig.Said {
 	return c.finish()
 }
 
-// run makes a container, which has to work.
+// run creates a container, which has to succeed.
 func (d entryPoint) run(t *testing.T, k task) *container {
 	t.Helper()
 	c, said := d.try(t, k)
@@ -236,7 +236,7 @@ func (d entryPoint) run(t *testing.T, k task) *container {
 	return c
 }
 
-// answer has the probe do something. ok is false if there is no probe.
+// answer sends the probe a command. ok is false if there is no probe.
 func (c *container) answer(command string) (lines []string, ok bool) {
 	if _, err := c.commands.WriteString(command + "\n"); err != nil {
 		return nil, false
@@ -259,7 +259,7 @@ func (c *container) ask(command string) []string {
 	return lines
 }
 
-// is compares the answer with what it ought to be.
+// is compares the answer with the expected one.
 func (c *container) is(command string, want ...string) {
 	c.t.Helper()
 	if got := c.ask(command); !slices.Equal(got, want) {
@@ -267,13 +267,13 @@ func (c *container) is(command string, want ...string) {
 	}
 }
 
-// exists says whether there is anything at a path.
+// exists reports whether there is a file at a path.
 func (c *container) exists(path string) bool {
 	c.t.Helper()
 	return !strings.HasPrefix(c.ask("open " + path)[0], "ENOENT")
 }
 
-// lease of the container, which it must have.
+// lease returns the container's lease, which must exist.
 func (c *container) lease() rig.Lease {
 	c.t.Helper()
 	live := slices.DeleteFunc(c.d.Leases(c.t), func(l rig.Lease) bool { return !l.Live })
@@ -283,7 +283,7 @@ func (c *container) lease() rig.Lease {
 	return live[0]
 }
 
-// end ends the container. What is left is told by nothingLeft.
+// end ends the container. nothingLeft checks the leftovers.
 func (c *container) end() {
 	c.t.Helper()
 	rig.Must(c.t, c.commands.Close())

@@ -16,9 +16,9 @@ const (
 	everyFeature  = `features = ["fabricmanager", "gdrcopy", "gds", "imex", "nvswitch"]`
 )
 
-// opens compares what the container can open, of all accelerators of the server,
-// with its lease's nodes and those named: as reader, writer and both, at the node's
-// own place, by a bind of the host's /dev and by a node of the image.
+// opens compares the accelerators that the container can open with its lease's nodes and those
+// named: for reading, writing and both, by the node itself, by a bind of the host's /dev and by a
+// node of the image.
 func (c *container) opens(more ...string) {
 	c.t.Helper()
 	own := map[string]bool{}
@@ -73,7 +73,7 @@ func numbered(format string, n int) (all []string) {
 	return all
 }
 
-// What is asked for and allowed comes, each class by itself.
+// The requested and allowed classes of devices come, each by itself.
 func TestFeatures(t *testing.T) {
 	for _, tt := range []struct {
 		request string
@@ -101,7 +101,7 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// Without the admin's word nobody gets one, whichever way is taken.
+// Without the admin's permission no entry point gives a feature.
 func TestFeaturesAreTheAdmins(t *testing.T) {
 	for _, tt := range []struct{ request, policy, name string }{
 		{"2,+gds", "", "gds"},
@@ -123,7 +123,7 @@ func TestFeaturesAreTheAdmins(t *testing.T) {
 	}
 }
 
-// What the node hasn't got is an error that names it.
+// A missing feature is an error that names it.
 func TestFeaturesThatTheNodeLacks(t *testing.T) {
 	for _, tt := range []struct{ profile, request, want string }{
 		{"l40s-pcie", "1,+nvswitch", "nvswitch"},
@@ -145,7 +145,7 @@ func TestFeaturesThatTheNodeLacks(t *testing.T) {
 	}
 }
 
-// wishful is what an image's author can write.
+// wishful is an environment that an image's author can write.
 func wishful() []string {
 	return []string{
 		"NVIDIA_GDS=enabled", "NVIDIA_GDRCOPY=enabled", "NVIDIA_NVSWITCH=enabled", "NVIDIA_MOFED=enabled",
@@ -154,8 +154,8 @@ func wishful() []string {
 	}
 }
 
-// An image's author writes its environment: it brings no feature, even where all might
-// be asked for.
+// The environment of an image, whose author writes it, brings no feature, even where the policy
+// allows all.
 func TestEnvironmentBringsNoFeature(t *testing.T) {
 	through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "1", env: wishful(), policy: everyFeature})
@@ -165,11 +165,11 @@ func TestEnvironmentBringsNoFeature(t *testing.T) {
 	})
 }
 
-// Nor does it bring anything at all, where nobody has asked.
+// Without a request of the user it brings nothing at all.
 func TestEnvironmentBringsNothing(t *testing.T) {
 	through(t, "dgx-h100", kinds()[:6], func(t *testing.T, d entryPoint) {
 		env := wishful()
-		if d.way == byRun { // it refuses a wish for GPUs that is typed, and would do nothing
+		if d.way == byRun { // berth run refuses a variable that is set by the user and requests GPUs, because it would have no effect
 			env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, "NVIDIA_VISIBLE_DEVICES=") })
 		}
 		c := d.run(t, task{env: env, policy: everyFeature})
@@ -185,7 +185,7 @@ func TestEnvironmentBringsNothing(t *testing.T) {
 	})
 }
 
-// Beside a slice of a GPU features are what they are beside a whole one.
+// With a slice, features are the same as with a whole GPU.
 func TestFeaturesOfASlice(t *testing.T) {
 	through(t, "dgx-a100-mig", few(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "1g.10gb,+nvswitch,+fabricmanager", policy: everyFeature})
@@ -195,7 +195,8 @@ func TestFeaturesOfASlice(t *testing.T) {
 	})
 }
 
-// Inside an allocation a container asks for what it wants of it, and for no more.
+// Inside an allocation a container gets the features of the allocation that it requests, and no
+// others.
 func TestFeaturesOfAnAllocation(t *testing.T) {
 	for _, tt := range []struct {
 		lease, request string

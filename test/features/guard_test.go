@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// privileged is what --privileged makes of a spec: all rules, all nodes, and the
-// capability that can take rules off.
+// privileged returns the spec's changes by --privileged: all rules, all nodes, and the capability
+// that can lift rules.
 func (d entryPoint) privileged(t *testing.T) func(*specs.Spec) {
 	return func(s *specs.Spec) {
 		s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
@@ -25,7 +25,7 @@ func (d entryPoint) privileged(t *testing.T) func(*specs.Spec) {
 	}
 }
 
-// device is what --device makes of a spec, for all nodes that begin so.
+// device returns the spec's changes by --device, for all nodes with a prefix.
 func (d entryPoint) device(t *testing.T, prefix string) func(*specs.Spec) {
 	return func(s *specs.Spec) { d.nodes(t, s, prefix) }
 }
@@ -43,15 +43,15 @@ func (d entryPoint) nodes(t *testing.T, s *specs.Spec, prefix string) {
 	}
 }
 
-// bound is what -v does with a single node, and --device-cgroup-rule with its major.
+// bound returns the spec's changes by -v of a single node and --device-cgroup-rule of its major.
 func bound(s *specs.Spec) {
 	major := int64(195)
 	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/stolen", Type: "bind", Source: "/dev/nvidia3", Options: []string{"bind"}})
 	s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Access: "rwm"})
 }
 
-// told is what the log says of a container, or of its lease, by the event's name: what
-// was closed.
+// told returns the removals that the log has for a container, or for its lease, by the event's
+// name.
 func (c *container) told(event, lease string) (reason string) {
 	c.t.Helper()
 	f, err := os.Open(c.d.Path("/var/lib/berth/events.log"))
@@ -75,8 +75,8 @@ func (c *container) told(event, lease string) (reason string) {
 	return reason
 }
 
-// Who brings an accelerator along without a lease finds it closed, and the log says
-// who it was, and what was closed.
+// A container that brings an accelerator without a lease finds it closed, and the log has the
+// container and the closed devices.
 func TestGuard(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -103,7 +103,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// log: the wrapper has written down what it closed.
+// log checks that the wrapper has logged what it closed.
 func (c *container) log(want []string) {
 	c.t.Helper()
 	if c.d.way != byWrapper && c.d.way != byHook {
@@ -117,7 +117,7 @@ func (c *container) log(want []string) {
 	}
 }
 
-// A lease doesn't open what goes beyond it, and the log says who tried.
+// A lease opens no other device, and the log names the container that tried.
 func TestGuardBesideALease(t *testing.T) {
 	for name, change := range map[string]func(d entryPoint, t *testing.T) func(*specs.Spec){
 		"privileged": entryPoint.privileged, "bind": func(entryPoint, *testing.T) func(*specs.Spec) { return bound },
@@ -137,7 +137,7 @@ func TestGuardBesideALease(t *testing.T) {
 
 const secret = "a key of the admin's, 0123456789abcdef"
 
-// key writes the admin's secret, and returns the policy that says where it is.
+// key writes the admin's secret, and returns the policy that names its file.
 func key(t *testing.T, mode os.FileMode) (policy string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "exempt.key")
@@ -146,7 +146,7 @@ func key(t *testing.T, mode os.FileMode) (policy string) {
 	return `exempt_key = "` + path + `"`
 }
 
-// exemption is what a container says for itself, and what the admin says.
+// exemption has a container's annotations, and the admin's policy.
 type exemption struct {
 	policy      string
 	env         []string
@@ -176,7 +176,7 @@ const (
 	monitoring   = `exempt_namespaces = ["gpu-operator", "monitoring"]`
 )
 
-// Whom the admin exempts sees all of the host's accelerators, as its engine says.
+// An exempt container has all of the host's accelerators, as its engine's spec says.
 func TestExempt(t *testing.T) {
 	for name, e := range map[string]func(t *testing.T) exemption{
 		"by the key": func(t *testing.T) exemption {
@@ -206,7 +206,7 @@ func TestExempt(t *testing.T) {
 	}
 }
 
-// What a tenant can write exempts nobody.
+// Data that tenants can write exempts no container.
 func TestForgedExemptions(t *testing.T) {
 	annotated := func(name, value string) map[string]string { return map[string]string{name: value} }
 	for name, e := range map[string]func(t *testing.T) exemption{
@@ -253,7 +253,7 @@ func TestForgedExemptions(t *testing.T) {
 	}
 }
 
-// A key that others can read is no secret: whoever names it isn't started.
+// A key that other users can read is no secret: a container with it isn't started.
 func TestKeyThatOthersCanRead(t *testing.T) {
 	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 		k := d.exempted(t, exemption{policy: key(t, 0o644), annotations: map[string]string{"berth.exempt": secret}})

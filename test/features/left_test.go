@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// files lists all that is below a directory: names, kinds, and what is in them.
+// files lists everything below a directory: names, kinds, and content.
 func files(t *testing.T, root string) (all []string) {
 	t.Helper()
 	rig.Must(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -40,12 +40,12 @@ func files(t *testing.T, root string) (all []string) {
 	return all
 }
 
-// nothingLeft of a container that is gone: no lease that lives, no cgroup, and no
+// nothingLeft checks that nothing of a deleted container is left: no live lease, no cgroup, and no
 // mount anywhere in the node.
 func (c *container) nothingLeft() {
 	c.t.Helper()
 	for _, l := range c.d.Leases(c.t) {
-		if l.Live || l.Owner.Container == c.id && c.d.way != byHook { // whose hook isn't there at the end
+		if l.Live || l.Owner.Container == c.id && c.d.way != byHook { // whose hook isn't called at the end
 			c.t.Errorf("lease is left: %+v", l)
 		}
 	}
@@ -66,8 +66,8 @@ func (c *container) nothingLeft() {
 	}
 }
 
-// refused: it never came to be, for reasons that one line says, and nothing was done
-// for it, to its root neither.
+// refused checks that no container was created, for reasons in one line, and that nothing was
+// changed, in its root neither.
 func (d entryPoint) refused(t *testing.T, k task, want ...string) {
 	t.Helper()
 	c, said := d.try(t, k)
@@ -94,7 +94,7 @@ func (d entryPoint) refused(t *testing.T, k task, want ...string) {
 	}
 }
 
-// reason: all that is wanted is in one line, the only one of berth's.
+// reason checks that everything wanted is in one line, the only one of berth's.
 func (c *container) reason(text string, want []string) {
 	c.t.Helper()
 	var ours []string
@@ -118,9 +118,9 @@ func (c *container) reason(text string, want []string) {
 	}
 }
 
-// commit fails if a commit of the container, which is gone, would carry anything of
-// the driver's: in its root only the loader's cache and configuration are new or
-// changed, beside empty files and directories that were mount points.
+// commit fails if a commit of the deleted container would have anything of the driver's: only the
+// loader's cache and configuration may be new or changed in its root, beside empty files and
+// directories that were mount points.
 func (c *container) commit() {
 	c.t.Helper()
 	var odd []string

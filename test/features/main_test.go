@@ -1,12 +1,11 @@
-// Package features measures, from inside real containers, what beside the leased GPUs
-// a container has: what it asked for and the admin allows, and nothing else. That is
-// the further classes of devices, the driver's files of the capabilities that were
-// chosen, what /proc/driver shows, the services' sockets. It also measures who gets
-// past the guard.
+// Package features checks, from inside real containers, what a container has beside the leased
+// GPUs: the features that it requested and the admin allows, and nothing else. That is the further
+// classes of devices, the driver's files of the chosen capabilities, the content of /proc/driver,
+// the services' sockets. It also checks which containers the guard exempts.
 //
-// It does so through every way to a container with a GPU. The nodes are simulated
-// ones, so nothing is behind the devices: opening one gives ENXIO where the rules let
-// it through, and EPERM where they don't.
+// It does so through every entry point that gives a container a GPU. The nodes are simulated, so
+// there is no driver behind the devices: opening one gives ENXIO where the rules allow it, and
+// EPERM where they don't.
 package features
 
 import (
@@ -36,7 +35,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// The ways to a container with a GPU.
+// The entry points.
 const (
 	byWrapper = "wrapper" // as an engine's runtime, by its annotation
 	byHook    = "hook"    // by a createRuntime hook of the spec, with a plain runtime
@@ -44,7 +43,7 @@ const (
 	byAlloc   = "alloc"   // berth run in a berth alloc
 )
 
-// entryPoint is a way to a container, on a node.
+// entryPoint is an entry point on a node.
 type entryPoint struct {
 	*rig.Node
 	way, runtime string
@@ -52,7 +51,7 @@ type entryPoint struct {
 
 type kind struct{ way, runtime, cgroup string }
 
-// kinds are all ways with both runtimes, and both versions of cgroups.
+// kinds are all entry points with both runtimes, and both versions of cgroups.
 func kinds() []kind {
 	return []kind{
 		{byWrapper, "runc", "v1"},
@@ -69,12 +68,12 @@ func kinds() []kind {
 // bundles are the kinds in which an engine writes the container's spec.
 func bundles() []kind { return kinds()[:4] }
 
-// few is one kind of each way, which is enough where ways and runtimes have no part in
-// the matter but to pass a message on.
+// few has one kind of each entry point, for tests in which entry points and runtimes only pass a
+// message on.
 func few() []kind { return []kind{kinds()[0], kinds()[3], kinds()[4]} }
 
-// through is the last thing that a test does: tests of one node run one after another,
-// for they share its devices.
+// through runs a test with each kind. It has to be the last call of a test. Tests of one node run
+// one after another, because they share its devices.
 func through(t *testing.T, profile string, all []kind, f func(t *testing.T, d entryPoint)) {
 	t.Helper()
 	for _, cgroup := range []string{"v1", "v2"} {
@@ -108,8 +107,7 @@ type device struct {
 
 func (d device) number() string { return fmt.Sprintf("%d:%d", d.major, d.minor) }
 
-// accelerators lists the server's nodes by their names, which isn't how berth
-// knows them.
+// accelerators lists the server's nodes by their names, and not by their majors as berth does.
 func (d entryPoint) accelerators(t *testing.T) (all []device) {
 	t.Helper()
 	rig.Must(t, filepath.WalkDir(d.Path("/dev"), func(path string, e fs.DirEntry, err error) error {
@@ -133,8 +131,8 @@ func (d entryPoint) accelerators(t *testing.T) (all []device) {
 	return all
 }
 
-// nodesOf lists the nodes that come with a device, by what the simulated server is
-// made of: a GPU's, and for a slice those of its capabilities too.
+// nodesOf lists the nodes that come with a device, by the simulated server's data: a GPU's, and for
+// a slice those of its capabilities too.
 func (d entryPoint) nodesOf(t *testing.T, uuid string) []string {
 	t.Helper()
 	p := d.State.Blueprint()

@@ -17,13 +17,13 @@ import (
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
-// sys is how an engine mounts /sys, which in a simulated node shows what the kernel has:
-// no RDMA at all. What the container sees of the node's adapters is berth's doing.
+// sys is an engine's mount of /sys, which in a simulated node shows the kernel's devices: no RDMA
+// at all. berth makes the node's adapters visible.
 func sys(s *specs.Spec) {
 	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}})
 }
 
-// hostSys is how engines mount it without a network namespace: all adapters are in it.
+// hostSys is an engine's mount of /sys without a network namespace: it has all adapters.
 func hostSys(s *specs.Spec) {
 	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys", Options: []string{"rbind", "ro"}})
 }
@@ -42,8 +42,8 @@ func (d entryPoint) adapters(t *testing.T, names ...string) (all []sim.HCA) {
 	return all
 }
 
-// TestNICs: who leases adapters can open their nodes and nobody's else, and sees them
-// alone where libraries look, with all that leads from there to the GPUs.
+// TestNICs: a container with leased adapters can open their nodes and no others, and sees only
+// these where libraries look, with all links from there to the GPUs.
 func TestNICs(t *testing.T) {
 	for _, tt := range []struct {
 		request string
@@ -70,7 +70,7 @@ func TestNICs(t *testing.T) {
 	}
 }
 
-// explains asks berth why the container has what it has.
+// explains checks berth's reasons of what the container has.
 func (c *container) explains(all []sim.HCA) {
 	c.t.Helper()
 	if c.d.way != byRun {
@@ -100,7 +100,7 @@ func (c *container) opensAdapters(all []sim.HCA) {
 	c.opensJust(own)
 }
 
-// sees compares what the container finds of adapters.
+// sees compares the adapters that the container finds with the expected ones.
 func (c *container) sees(all []sim.HCA) {
 	c.t.Helper()
 	var names, nodes, ports []string
@@ -130,8 +130,8 @@ func (c *container) sees(all []sim.HCA) {
 	c.limits()
 }
 
-// limits compares what the container may lock and open with the most that a process of
-// this machine's root may give, and makes sure that too little is said.
+// limits compares the container's limits with the highest that root on this machine may give, and
+// checks that a limit that is too low is reported.
 func (c *container) limits() {
 	c.t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -164,8 +164,8 @@ func (c *container) limits() {
 	}
 }
 
-// hcas are the adapters that the container's environment names to NCCL, which is all that
-// it may say: transports that are turned off, algorithms and GID indexes are never set.
+// hcas returns the adapters that the container's environment names to NCCL. No other variable of
+// NCCL is set: no transports, algorithms or GID indexes.
 func (c *container) hcas() (value string) {
 	c.t.Helper()
 	for _, entry := range c.ask("cat /proc/self/environ") {
@@ -180,7 +180,7 @@ func (c *container) hcas() (value string) {
 	return value
 }
 
-// sorted is a list for NCCL in an order of its own.
+// sorted returns a list for NCCL in a fixed order.
 func sorted(list string) string {
 	names, exact := strings.CutPrefix(list, "=")
 	all := strings.Split(names, ",")
@@ -188,8 +188,8 @@ func sorted(list string) string {
 	return fmt.Sprint(exact, all)
 }
 
-// TestNoNICs: who leases none can open none, and sees none although its /sys is the
-// host's: NCCL would try them all.
+// TestNoNICs: a container without leased adapters can open none, and sees none although its /sys is
+// the host's: NCCL would try them all.
 func TestNoNICs(t *testing.T) {
 	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "2", change: hostSys})
@@ -207,8 +207,8 @@ func TestNoNICs(t *testing.T) {
 	})
 }
 
-// TestNICsOfOthers: each of two containers has its own, whatever the other one has, and a
-// container that says to NCCL what it wants is heard.
+// TestNICsOfOthers: each of two containers has its own adapters, whatever the other one has, and a
+// container's own choice for NCCL is kept.
 func TestNICsOfOthers(t *testing.T) {
 	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
 		one := d.run(t, task{request: "nics=mlx5_0", change: sys})
@@ -230,8 +230,8 @@ func TestNICsOfOthers(t *testing.T) {
 	})
 }
 
-// TestRoCE: an adapter that has its addresses from a network interface is of no use in a
-// network without it, and works in the host's.
+// TestRoCE: an adapter with addresses of a network interface is useless in a network namespace
+// without the interface, and works in the host's.
 func TestRoCE(t *testing.T) {
 	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
 		d.refused(t, task{request: "nics=mlx5_1", change: sys}, "RDMA device mlx5_1 is RoCE and uses the addresses of eth1")
@@ -247,8 +247,8 @@ func TestRoCE(t *testing.T) {
 	})
 }
 
-// TestExclusiveRDMA: where an adapter is in one network namespace alone, it is moved, and a
-// container that it can't come to isn't made. (The kernel under this node has no RDMA.)
+// TestExclusiveRDMA: where each adapter is in one network namespace, it is moved; a container to
+// which it can't be moved isn't created. (The kernel under this node has no RDMA.)
 func TestExclusiveRDMA(t *testing.T) {
 	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
 		mode := d.Path("/sys/module/ib_core/parameters/netns_mode")
@@ -261,8 +261,8 @@ func TestExclusiveRDMA(t *testing.T) {
 	})
 }
 
-// TestNICsPrivileged: what an engine opens with --privileged, and brings with --device, is
-// closed but for the leased adapters; without a lease all of them are.
+// TestNICsPrivileged: adapters that an engine opens with --privileged, or brings with --device, are
+// closed except the leased ones; without a lease all are closed.
 func TestNICsPrivileged(t *testing.T) {
 	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 		everything := d.privileged(t)

@@ -17,7 +17,7 @@ import (
 
 const procNVIDIA = "/proc/driver/nvidia"
 
-// shown is what /proc/driver/nvidia of a container says.
+// shown is the content of a container's /proc/driver/nvidia.
 type shown struct {
 	GPUs         []string // by UUID
 	Capabilities []string // files of GPUs and their instances
@@ -37,7 +37,7 @@ func (c *container) shown() (s shown) {
 	return s
 }
 
-// below lists the files in a directory that have to do with MIG.
+// below lists the files in a directory that belong to MIG.
 func (c *container) below(dir string, depth int) (all []string) {
 	for _, name := range c.ask("ls " + dir) {
 		if name == "access" {
@@ -49,8 +49,8 @@ func (c *container) below(dir string, depth int) (all []string) {
 	return all
 }
 
-// expected is what /proc/driver/nvidia ought to say of the lease, by what the
-// simulated server is made of.
+// expected returns the content of /proc/driver/nvidia for the lease, by the simulated server's
+// data.
 func (c *container) expected() (s shown) {
 	c.t.Helper()
 	p := c.d.State.Blueprint()
@@ -74,8 +74,8 @@ func (c *container) expected() (s shown) {
 	return s
 }
 
-// mountProcDriver gives the container a copy of the simulated driver's state, which its own
-// procfs lacks: only a kernel module could make it there. Only crun makes mounts below /proc.
+// mountProcDriver gives the container a copy of the simulated driver's state, which its own procfs
+// lacks, because only a kernel module could add it there. Only crun makes mounts below /proc.
 func (d entryPoint) mountProcDriver(t *testing.T) func(*specs.Spec) {
 	source, other := filepath.Join(t.TempDir(), "driver"), "/proc/driver/nvidia-other"
 	d.Do(t, "sh", "-c", "mkdir "+other+" && echo x >"+other+"/version")
@@ -86,7 +86,7 @@ func (d entryPoint) mountProcDriver(t *testing.T) func(*specs.Spec) {
 	}
 }
 
-// A container sees in /proc/driver what it holds, and can change none of it.
+// A container sees only its leased devices in /proc/driver, and can change nothing.
 func TestProcDriver(t *testing.T) {
 	for _, tt := range []struct{ profile, request string }{
 		{"dgx-h100", "2"}, {"dgx-a100-mig", "1g.10gb"}, {"dgx-a100-mig", "3g.40gb"}, {"l40s-pcie", "device=3"},

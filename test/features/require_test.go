@@ -2,8 +2,8 @@ package features
 
 import "testing"
 
-// An image that needs more than there is doesn't start, and is told what there is and
-// what it asked for.
+// An image whose requirements aren't met doesn't start, and the error names both the node's
+// properties and the requirement.
 func TestRequirements(t *testing.T) {
 	for _, tt := range []struct {
 		name, profile string
@@ -32,8 +32,8 @@ func TestRequirements(t *testing.T) {
 	}
 }
 
-// What is met is no obstacle, nor what is turned off, nor what a container without a
-// GPU says.
+// Requirements don't prevent a start if they are met, if they are turned off, or if the container
+// has no GPU.
 func TestRequirementsThatAreMet(t *testing.T) {
 	const tooMuch = "NVIDIA_REQUIRE_CUDA=cuda>=13.0"
 	for _, tt := range []struct {

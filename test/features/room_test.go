@@ -27,7 +27,7 @@ func engines(s *specs.Spec) {
 	}
 }
 
-// strict is a filter of the other kind, which names what it allows.
+// strict is a filter that lists what it allows.
 func strict(s *specs.Spec) {
 	engines(s)
 	s.Linux.Seccomp = spec.New(spec.Container{Filter: seccomp.Default(nil)}).Linux.Seccomp
@@ -40,8 +40,8 @@ func strict(s *specs.Spec) {
 	s.Linux.Seccomp.DefaultErrnoRet = &eperm
 }
 
-// TestRoom: containers with GPUs may place their memory, and have room to share it,
-// unless the admin or the container says something else.
+// TestResources: containers with GPUs may set the NUMA policy of their memory, and have enough
+// shared memory, unless the admin or the container says otherwise.
 func TestRoom(t *testing.T) {
 	var memory unix.Sysinfo_t
 	rig.Must(t, unix.Sysinfo(&memory))
@@ -67,7 +67,7 @@ func TestRoom(t *testing.T) {
 			through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, policy: tt.policy, change: tt.change})
 				want, size := tt.calls, tt.size
-				if d.way == byHook { // which comes too late for both
+				if d.way == byHook { // the hook comes too late for both
 					if want = refused; size != 16 {
 						size = 64
 					}
@@ -83,8 +83,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestNCCLFiles: what the admin has for NCCL is where it looks, and can't be written to;
-// without the admin's word there is nothing.
+// TestNCCLFiles: the admin's files for NCCL are where NCCL reads them, and can't be changed;
+// without a configured file there is none.
 func TestNCCLFiles(t *testing.T) {
 	dir := t.TempDir()
 	text := map[string]string{"/etc/nccl.conf": "NCCL_DEBUG=WARN", "/var/run/nvidia-topologyd/virtualTopology.xml": "<system version=\"1\"/>"}

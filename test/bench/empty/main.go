@@ -1,6 +1,5 @@
-// Command empty becomes the program that its arguments name, and does nothing
-// else: what any wrapper in Go costs, whatever it does. Without arguments it ends at
-// once, as a hook that has nothing to do.
+// Command empty executes the program that its arguments name and does nothing else: it has the
+// minimum cost of a wrapper in Go. Without arguments it ends at once, like a hook without work.
 package main
 
 import (
