@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// engines is what they give every container: a filter that refuses NUMA memory policy,
-// and 64 MiB of shared memory.
+// engines makes an engine's defaults: a filter that refuses NUMA memory policy, and 64 MiB of
+// shared memory.
 func engines(s *specs.Spec) {
 	eperm := uint(unix.EPERM)
 	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=67108864"}})

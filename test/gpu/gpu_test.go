@@ -1,9 +1,9 @@
-// Package gpu is for machines with a GPU and no network: make gpu-bundle makes a folder
-// that is carried there, and its run.sh says whether berth keeps its word.
+// Package gpu tests on machines with a GPU and no network: make gpu-bundle makes a folder to copy
+// there, and its run.sh checks berth's promises.
 //
-// Here it runs on simulated servers. With their own libcuda, which doesn't compute, what
-// can be looked at without has to hold, and the rest has to be skipped with the reason;
-// with one that does as if it computed, each verdict has to be the right one.
+// Here it runs on simulated servers. With their own libcuda, which doesn't compute, the checks
+// without computation have to pass, and the others have to be skipped with the reason; with a
+// libcuda that pretends to compute, each verdict has to be right.
 package gpu
 
 import (
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// verdict runs the bundle on a node, and holds it to its exit code and to lines.
+// verdict runs the bundle on a node, and checks its exit code and some lines of output.
 func verdict(t *testing.T, n *rig.Node, code int, wants ...string) {
 	t.Helper()
 	said := n.Run(t, n.Command(bundle+"/run.sh", filepath.Join(t.TempDir(), "logs")))

@@ -43,8 +43,8 @@ func start(t *testing.T) node {
 	return node{n, t}
 }
 
-// opening is a shell script that prints the numbers of the GPUs whose nodes it can open. The nodes
-// of the simulated server have no driver: what the kernel lets open gives ENXIO, and not EPERM.
+// opening is a shell script that prints the numbers of the GPUs whose nodes it can open. The
+// simulated nodes have no driver: an open that the kernel allows gives ENXIO, and not EPERM.
 const opening = `for i in 0 1 2 3 4 5 6 7; do
 	case $( (: </dev/nvidia$i) 2>&1) in *"No such device or address"*) printf %s $i;; *"ermitted"*) ;; *) printf '?';; esac
 done; echo`
@@ -52,7 +52,7 @@ done; echo`
 // user runs as a user without privileges.
 var user = []string{"setpriv", "--reuid", "4711", "--regid", "4711", "--clear-groups"}
 
-// opens says which GPUs a shell opens that is started by these words.
+// opens returns the GPUs that a shell can open if it is started by these arguments.
 func (n node) opens(words ...string) string {
 	n.t.Helper()
 	words = append(words, "sh", "-c", opening)
@@ -85,7 +85,7 @@ func TestGuard(t *testing.T) {
 	n.want("a user with it again", n.opens(user...), "")
 }
 
-// TestGuardedTasks: containers with a lease open their devices as without the guard.
+// TestGuardedTasks: with the guard, containers with a lease open their devices as without it.
 func TestGuardedTasks(t *testing.T) {
 	n := start(t)
 	busybox, err := filepath.Abs("../../.cache/image/busybox")
@@ -95,7 +95,7 @@ func TestGuardedTasks(t *testing.T) {
 			t.Run(runtime+" "+name, func(t *testing.T) {
 				n := node{n.Node, t}
 				words := append([]string{n.Berth, "run", "--rm", "--runtime", runtime, "--gpus", "2"}, flags...)
-				// A container has the nodes of its own GPUs alone.
+				// A container has only the nodes of its own GPUs.
 				n.want("berth run", strings.ReplaceAll(n.opens(append(words, busybox)...), "?", ""), "01")
 			})
 		}
@@ -106,7 +106,7 @@ func TestGuardedTasks(t *testing.T) {
 	n.want("alloc beside it", n.opens(n.Berth, "alloc", "7", "--"), "1234567")
 }
 
-// TestStatus is what berth guard says.
+// TestStatus checks the output of berth guard.
 func TestStatus(t *testing.T) {
 	n := start(t)
 	if got, want := n.Do(t, n.Berth, "guard", "status"), "on: GPUs open for 0 leases and 0 exempt cgroups; the host's root opens every GPU without a lease (guard.root)\n"; got != want {
@@ -125,7 +125,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// bundle makes an OCI bundle whose process prints what it can open. edit changes its spec.
+// bundle makes an OCI bundle whose process prints what it can open. edit changes the spec.
 func (n node) bundle(id string, edit func(map[string]any)) string {
 	n.t.Helper()
 	dir := n.t.TempDir()
@@ -192,7 +192,7 @@ var (
 )
 
 // TestKilled: commands that are killed at any moment open no device to a process without a lease,
-// and the next ones put everything right.
+// and the next commands repair the guard's tables.
 func TestKilled(t *testing.T) {
 	n := start(t)
 	busybox, err := filepath.Abs("../../.cache/image/busybox")

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// container runs the probe.
+// container is a container that runs the probe.
 type container struct {
 	t       *testing.T
 	w       *world
@@ -78,7 +78,7 @@ func (w *world) plain(t *testing.T) *specs.Spec {
 	}
 }
 
-// entry is one of berth's hooks as CDI writes them.
+// entry returns a hook of berth's as CDI writes it.
 func entry(config string, words ...string) specs.Hook {
 	return specs.Hook{Path: hook, Args: append([]string{"berth-hook", "--config", config}, words...)}
 }
@@ -110,7 +110,7 @@ func prepare(t *testing.T, w *world, program, config string, spec *specs.Spec) *
 	}
 	spec.Linux.CgroupsPath = "/" + c.id
 	if w.runtime == "crun" {
-		// It drops what hooks say, unless told where to put it.
+		// crun discards the output of hooks, unless a file for it is configured.
 		spec.Annotations = maps.Clone(spec.Annotations)
 		if spec.Annotations == nil {
 			spec.Annotations = map[string]string{}
@@ -139,7 +139,7 @@ func (c *container) command(words ...string) *exec.Cmd {
 
 func (c *container) act(words ...string) rig.Said { return c.w.Run(c.t, c.command(words...)) }
 
-// creation are the runtime's words for a create.
+// creation returns the runtime's arguments for a create.
 func (c *container) creation() []string {
 	return []string{"--root", filepath.Join(c.bundle, "state"), "create", "--bundle", c.bundle, "--pid-file", c.bundle + "/pid", c.id}
 }
@@ -156,7 +156,7 @@ func (c *container) pipes() (in, out *os.File, done func()) {
 	return in, out, func() { in.Close(); out.Close() }
 }
 
-// create calls the runtime, and adds what the hooks have said to its own errors.
+// create calls the runtime, and adds the hooks' output to its errors.
 func (c *container) create() rig.Said {
 	c.t.Helper()
 	in, out, done := c.pipes()
@@ -170,7 +170,7 @@ func (c *container) create() rig.Said {
 	return said
 }
 
-// run makes and starts a container, which has to work.
+// run creates and starts a container, which has to succeed.
 func run(t *testing.T, w *world, program, config string, spec *specs.Spec) *container {
 	t.Helper()
 	c := prepare(t, w, program, config, spec)
@@ -183,7 +183,7 @@ func run(t *testing.T, w *world, program, config string, spec *specs.Spec) *cont
 	return c
 }
 
-// ask has the probe do something and returns the lines of its answer.
+// ask sends the probe a command and returns the lines of its answer.
 func (c *container) ask(command string) (lines []string) {
 	c.t.Helper()
 	_, err := c.commands.WriteString(command + "\n")
@@ -198,7 +198,7 @@ func (c *container) ask(command string) (lines []string) {
 	return nil
 }
 
-// delete ends the container. What is left is told by nothingLeft.
+// delete deletes the container. nothingLeft checks the leftovers.
 func (c *container) delete() {
 	c.t.Helper()
 	rig.Must(c.t, c.commands.Close())
@@ -207,7 +207,7 @@ func (c *container) delete() {
 	}
 }
 
-// lease of the container that lives, the zero one if it has none.
+// lease returns the live lease of the container, the zero Lease if it has none.
 func (c *container) lease() rig.Lease {
 	c.t.Helper()
 	leases := slices.DeleteFunc(c.w.Leases(c.t), func(l rig.Lease) bool { return !l.Live || l.Owner.Container != c.id })
@@ -221,11 +221,11 @@ func (c *container) lease() rig.Lease {
 	return rig.Lease{}
 }
 
-// nothingLeft of a container that is gone: no lease that lives, no cgroup, and no
+// nothingLeft checks that nothing of a deleted container is left: no live lease, no cgroup, and no
 // mount of the driver's directory anywhere in the node.
 func (c *container) nothingLeft() {
 	c.t.Helper()
-	// Who leaves a cgroup is in it for a moment longer.
+	// A process that exits stays in its cgroup for a moment.
 	live := func() (left []rig.Lease) {
 		for _, l := range c.w.Leases(c.t) {
 			if l.Live {

@@ -13,8 +13,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// A hook that fails makes the runtime give up the container, says why in one line,
-// and leaves nothing.
+// If a hook fails, the runtime gives up the container, the error is one line, and nothing is left.
 func TestFailure(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -46,7 +45,7 @@ func TestFailure(t *testing.T) {
 				return hooked(s, entry(w.configure(t, "colour = 1\n"), "createRuntime", "--request", "1"), "createRuntime")
 			}},
 			{"after the lease", "mounted there", func(s *specs.Spec) *specs.Spec {
-				// A mount where the node has to be, which isn't it.
+				// Another mount where the node has to be.
 				s.Mounts = append(s.Mounts, specs.Mount{Destination: "/dev/nvidiactl", Type: "bind", Source: "/dev/null", Options: []string{"bind"}})
 				return hooked(s, entry(config, "createRuntime", "--request", "1"), "createRuntime")
 			}},
@@ -69,7 +68,7 @@ func TestFailure(t *testing.T) {
 	})
 }
 
-// Devices that others hold are named, and stay theirs.
+// Devices that others have leased are named, and stay leased.
 func TestBusy(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -95,8 +94,8 @@ func TestBusy(t *testing.T) {
 	})
 }
 
-// Killed at any moment, the hook leaves nothing that isn't free again when the
-// runtime has given up the container.
+// If the hook is killed at any moment, nothing is left that isn't free again when the runtime has
+// given up the container.
 func TestKilled(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -130,7 +129,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// poststop gives back at once.
+// poststop releases the lease at once.
 func TestPoststop(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -143,7 +142,7 @@ func TestPoststop(t *testing.T) {
 	})
 }
 
-// Whatever environment the hook is started with, it is static and reads none of it.
+// The hook is static and reads nothing of its environment.
 func TestSurroundings(t *testing.T) {
 	w := &world{Node: shared.Shared(t, "dgx-h100", "v2"), runtime: "crun", cgroup: "v2"}
 	config := w.configure(t, "")

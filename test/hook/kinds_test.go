@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// opened says which of the server's accelerators can be opened: "ENXIO" is the
-// answer of a node that the rules allow, for no driver is behind it.
+// opened returns the server's accelerators that can be opened: a node that the rules allow answers
+// "ENXIO", because it has no driver.
 func (c *container) opened() []string {
 	c.t.Helper()
 	got := map[string]bool{}
@@ -29,7 +29,7 @@ func (c *container) opened() []string {
 	return slices.Sorted(maps.Keys(got))
 }
 
-// own are the nodes that belong to the container's lease.
+// own returns the nodes that belong to the container's lease.
 func (c *container) own() (paths []string) {
 	c.t.Helper()
 	p := c.w.State.Blueprint()
@@ -47,7 +47,7 @@ func (c *container) own() (paths []string) {
 	return paths
 }
 
-// expect so many GPUs, and nothing beside them.
+// expect checks that the container has so many GPUs, and nothing else.
 func (c *container) expect(gpus int) {
 	c.t.Helper()
 	if l := c.lease(); len(l.Devices) != gpus {
@@ -58,7 +58,7 @@ func (c *container) expect(gpus int) {
 	}
 }
 
-// Containers of many kinds get just what they asked for.
+// Containers of many kinds get exactly the requested devices.
 func TestKinds(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -116,7 +116,8 @@ func TestKinds(t *testing.T) {
 				s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: "user"}, specs.LinuxNamespace{Type: "ipc"})
 				s.Linux.UIDMappings = []specs.LinuxIDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
 				s.Linux.GIDMappings = s.Linux.UIDMappings
-				// A new procfs isn't allowed where something is mounted over the old one's files.
+				// The kernel allows no new procfs where something is mounted over files of the
+				// visible one.
 				s.Mounts[0] = specs.Mount{Destination: "/proc", Type: "bind", Source: "/proc", Options: []string{"rbind"}}
 				s.Linux.ReadonlyPaths, s.Linux.MaskedPaths = nil, nil
 				for _, dir := range []string{filepath.Dir(s.Root.Path), filepath.Dir(filepath.Dir(s.Root.Path))} {
@@ -144,13 +145,13 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// nodes are the node's own device files.
+// nodes returns the node's own device files.
 func (w *world) nodes() string {
 	out, err := w.Command("find", "/dev", "-ls", "-xdev").CombinedOutput()
 	return fmt.Sprintf("%s %v", out, err)
 }
 
-// A container that the wrapper prepares has one lease, whatever hooks are about.
+// A container that the wrapper prepares has one lease, whatever hooks it has.
 func TestOneLease(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -170,7 +171,7 @@ func TestOneLease(t *testing.T) {
 	})
 }
 
-// A forged annotation is no lease, and one of another container isn't this one's.
+// A forged annotation gives no lease, and the id of another container's lease doesn't either.
 func TestForgedLease(t *testing.T) {
 	w := &world{Node: shared.Shared(t, "dgx-h100", "v2"), runtime: "runc", cgroup: "v2"}
 	config := w.configure(t, "")
@@ -190,7 +191,7 @@ func TestForgedLease(t *testing.T) {
 	first.nothingLeft()
 }
 
-// One mount, as the specs of older versions have it.
+// The mount of specs of older versions.
 func TestMount(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")

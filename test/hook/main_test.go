@@ -1,9 +1,9 @@
-// Package hook holds black-box tests of berth-hook: the program as built, called by
-// real runc and crun, and by podman, on simulated nodes.
+// Package hook holds black-box tests of berth-hook: the program as built, called by real runc and
+// crun, and by podman, on simulated nodes.
 //
-// The runtimes are called as an engine without the wrapper calls them. What a
-// container looks like from inside is held against the one that the wrapper makes of
-// the same spec: docs/runtime.md has the differences, and no others are allowed.
+// The runtimes are called as by an engine without the wrapper. The inside of a container is
+// compared with that of the container that the wrapper makes of the same spec: docs/runtime.md has
+// the differences, and no others are allowed.
 package hook
 
 import (
@@ -46,8 +46,8 @@ type world struct {
 	cgroup  string // the version
 }
 
-// worlds runs a test on the pairs of runtime and version of cgroups that it has, one after
-// another, for they share the node's devices.
+// worlds runs a test on the pairs of runtime and version of cgroups, one after another, because
+// they share the node's devices.
 func worlds(t *testing.T, profile string, f func(t *testing.T, w *world)) {
 	for cgroup, runtimes := range testutil.PairsByCgroup(t) {
 		t.Run(cgroup, func(t *testing.T) {
@@ -95,8 +95,8 @@ func (w *world) accelerators(t *testing.T) (all []device) {
 	return all
 }
 
-// removeCgroups removes the cgroups whose names begin so. Who has just ended, like
-// podman's conmon, takes a moment to leave them.
+// removeCgroups removes the cgroups whose names have a prefix. A process that exits, like podman's
+// conmon, takes a moment to leave its cgroup.
 func (w *world) removeCgroups(t *testing.T, prefix string) {
 	t.Helper()
 	const remove = `for _ in $(seq 100); do

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// vendor is another vendor's device with two interfaces.
+// vendor is the CDI spec of another vendor's device with two interfaces.
 const vendor = `cdiVersion: "1.1.0"
 kind: vendor.example/nic
 devices:
@@ -29,8 +29,8 @@ devices:
     netDevices: [{hostInterfaceName: enp1, name: eth1}, {hostInterfaceName: enp9, name: eth9}]
 `
 
-// network has the test, and what it starts, be in a network namespace of its own, in
-// which are the vendor's interfaces. It ends with the test.
+// network moves the test and its processes into a network namespace with the vendor's interfaces.
+// It ends with the test.
 func (w *world) network(t *testing.T) (config string) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -52,7 +52,7 @@ func ip(t *testing.T, line string) string {
 	return string(out)
 }
 
-// inside is what ip says in the container's network namespace.
+// inside returns the output of ip in the container's network namespace.
 func (c *container) inside(line string) string {
 	c.t.Helper()
 	pid, err := os.ReadFile(filepath.Join(c.bundle, "pid"))
@@ -64,7 +64,7 @@ func (c *container) inside(line string) string {
 	return string(out)
 }
 
-// entryPoint is a way in: how a spec asks for the device, and which program makes the
+// entryPoint is an entry point: how a spec requests the device, and which program creates the
 // container.
 type entryPoint struct {
 	name, program string
@@ -83,7 +83,7 @@ func (w *world) entryPoints(config string) []entryPoint {
 	}
 }
 
-// A CDI device's interfaces are in the container, and end with it.
+// The interfaces of a CDI device are in the container, and disappear with it.
 func TestNetDevices(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		for i, d := range w.entryPoints("") {
@@ -111,14 +111,14 @@ func TestNetDevices(t *testing.T) {
 	})
 }
 
-// With precreate they come as well: by an entry in the spec that goes out.
+// With precreate they come as well: by a hook in the spec that it prints.
 func TestNetDevicesPrecreate(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.network(t)
 		spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "vendor.example/nic=port0"), "createRuntime")
 		c := prepare(t, w, w.runtime, config, spec)
 		in, out, done := c.pipes()
-		// Who calls the hook lives until the container is there: it has it made.
+		// The hook's caller lives until the container exists.
 		cmd := w.Command("sh", "-c", fmt.Sprintf(`exec 3<&0; %s --config %s precreate <"$1/config.json" >"$1/changed" && mv "$1/changed" "$1/config.json" && shift && "$@" <&3`, hook, config), "sh", c.bundle)
 		cmd.Args = append(cmd.Args, append([]string{c.program}, c.creation()...)...)
 		cmd.Stdin, cmd.Stdout = in, out
@@ -135,7 +135,7 @@ func TestNetDevicesPrecreate(t *testing.T) {
 	})
 }
 
-// What can't be moved is named, and nothing is changed or left.
+// The error names an interface that can't be moved, and nothing is changed or left.
 func TestNoNetDevices(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		for i, d := range w.entryPoints("") {

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// refusal runs the first hook of what has gone out, which is all that is new there.
+// refusal runs the first hook of the printed spec, which is the only new thing in it.
 func (w *world) refusal(t *testing.T, config string, went rig.Said) rig.Said {
 	t.Helper()
 	var spec specs.Spec
@@ -31,8 +31,8 @@ func (w *world) refusal(t *testing.T, config string, went rig.Said) rig.Said {
 	return w.Run(t, w.Command(h.Path, h.Args[1:]...))
 }
 
-// precreate calls the hook as podman does: by a process that lives until the
-// container is made, which is this test's shell.
+// precreate calls the hook as podman does: by a process that lives until the container exists, here
+// the test's shell.
 func (w *world) precreate(t *testing.T, config string, spec []byte, then string, words ...string) rig.Said {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,8 +45,8 @@ func (w *world) precreate(t *testing.T, config string, spec []byte, then string,
 	return said
 }
 
-// A spec that goes through precreate makes the container that the wrapper makes, with
-// nothing missing, and the lease is the container's.
+// With the spec that precreate prints, a runtime makes the same container as the wrapper, and the
+// lease is the container's.
 func TestPrecreate(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -59,7 +59,7 @@ func TestPrecreate(t *testing.T) {
 		spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "device=0,3"), "createRuntime")
 		c := prepare(t, w, w.runtime, config, spec)
 		in, out, done := c.pipes()
-		// Who calls the hook lives until the container is there: it has it made.
+		// The hook's caller lives until the container exists.
 		cmd := w.Command("sh", "-c", fmt.Sprintf(`exec 3<&0; %s --config %s precreate <"$1/config.json" >"$1/changed" && mv "$1/changed" "$1/config.json" && shift && "$@" <&3`, hook, config), "sh", c.bundle)
 		cmd.Args = append(cmd.Args, append([]string{c.program}, c.creation()...)...)
 		cmd.Stdin, cmd.Stdout = in, out
@@ -93,8 +93,8 @@ func TestPrecreate(t *testing.T) {
 	})
 }
 
-// Where the wrapper is podman's runtime as well, it takes over the lease that precreate
-// has taken, and no second one.
+// If the wrapper is podman's runtime as well, it takes over precreate's lease, and takes no second
+// one.
 func TestPrecreateAndWrapper(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -122,7 +122,7 @@ func TestPrecreateAndWrapper(t *testing.T) {
 				if live := w.live(t); len(live) != 1 || len(live[0].Devices) != 2 {
 					t.Errorf("leases: %+v", live)
 				}
-				if got := c.opened(); len(got) != 5 { // two GPUs, and what goes with any
+				if got := c.opened(); len(got) != 5 { // two GPUs, and the nodes that come with every GPU
 					t.Errorf("it can open %v", got)
 				}
 				if mounts := strings.Count(strings.Join(c.ask("cat /proc/self/mountinfo"), "\n"), " /usr/local/nvidia "); mounts != 1 {
@@ -138,8 +138,8 @@ func TestPrecreateAndWrapper(t *testing.T) {
 	})
 }
 
-// What goes out is what came in, where there is nothing to do. Where something is wrong
-// no lease stays, and what goes out is a container that ends with the reason, or nothing.
+// Without a request, precreate prints the spec unchanged. After an error no lease stays, and the
+// printed spec is one of a container that ends with the reason, or nothing is printed.
 func TestPrecreateAlone(t *testing.T) {
 	w := &world{Node: shared.Shared(t, "dgx-h100", "v2"), runtime: "crun", cgroup: "v2"}
 	config := w.configure(t, "")
@@ -174,7 +174,7 @@ func TestPrecreateAlone(t *testing.T) {
 			}
 		})
 	}
-	// Who calls it again for the same container has given up the first try.
+	// A second call for the same container means that the caller has given up the first try.
 	again := w.plain(t)
 	again.Linux.CgroupsPath = "/libpod_parent/libpod-" + strings.Repeat("0a", 32)
 	data, err := json.Marshal(again)
@@ -182,7 +182,7 @@ func TestPrecreateAlone(t *testing.T) {
 	if said := w.precreate(t, config, data, hook+" --config "+config+" precreate --request 8 <OUT.in >OUT", "--request 8"); said.Code != 0 {
 		t.Errorf("a second try: exit code %d: %s", said.Code, said.Err)
 	}
-	// The lease lives as long as who called the hook.
+	// The lease lives as long as the hook's caller.
 	said := w.precreate(t, config, plain, w.Berth+" --config "+config+" leases --json >OUT.leases; cat OUT.leases >&2", "--request 8")
 	var view struct{ Leases []rig.Lease }
 	rig.Must(t, json.Unmarshal([]byte(said.Err), &view))
@@ -192,7 +192,7 @@ func TestPrecreateAlone(t *testing.T) {
 	var changed specs.Spec
 	rig.Must(t, json.Unmarshal([]byte(said.Out), &changed))
 	want := []string{"berth-hook", "--config", config, "bind", "--lease", view.Leases[0].ID}
-	// After those that make what runc wouldn't.
+	// After the cases that runc refuses.
 	if h := changed.Hooks.CreateRuntime; len(h) == 0 || h[len(h)-1].Path != hook || !slices.Equal(h[len(h)-1].Args, want) {
 		t.Errorf("hooks: %+v", changed.Hooks)
 	}
@@ -201,7 +201,7 @@ func TestPrecreateAlone(t *testing.T) {
 	}
 }
 
-// podman itself, with a directory of hooks as an admin writes it.
+// podman itself, with the admin's directory of hooks.
 func TestPodman(t *testing.T) {
 	if _, err := exec.LookPath("podman"); err != nil {
 		t.Fatalf("needs podman: %v", err)
@@ -257,7 +257,7 @@ func TestPodman(t *testing.T) {
 				if said := p.do("rm", "--force", "--time", "0", name); said.Code != 0 {
 					t.Errorf("podman rm: %s", said.Err)
 				}
-				for range 100 { // conmon may take a moment to have it deleted
+				for range 100 { // conmon may take a moment to delete it
 					if live = w.live(t); len(live) == 0 {
 						break
 					}

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// A container that the hook has given its devices is the one that the wrapper makes,
-// seen from inside, but for the table in docs/runtime.md.
+// Seen from inside, a container with devices from the hook is the one that the wrapper makes,
+// except for the table in docs/runtime.md.
 func TestSameAsTheWrapper(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -43,7 +43,7 @@ func TestSameAsTheWrapper(t *testing.T) {
 	})
 }
 
-// look says all that is seen in a container, by the name of what is looked at.
+// look returns everything that is visible in a container, by name.
 func (c *container) look(spec *specs.Spec) map[string]string {
 	c.t.Helper()
 	seen := map[string]string{}
@@ -81,8 +81,7 @@ func (c *container) look(spec *specs.Spec) map[string]string {
 
 var shared1 = regexp.MustCompile(`(shared|master):\d+`)
 
-// mount says where a line of mountinfo mounts what, and with which flags; numbers
-// are the node's own.
+// mount returns mount point, source and flags of a line of mountinfo, without the node's numbers.
 func mount(line string) (where, how string) {
 	f := strings.Fields(line)
 	rest := strings.Join(f[6:], " ")
@@ -93,7 +92,7 @@ func mount(line string) (where, how string) {
 	return f[4], strings.Join([]string{f[3], f[5], shared1.ReplaceAllString(before, "$1"), strings.Fields(kind)[0]}, " ")
 }
 
-// filesOf says what berth has changed in a root.
+// filesOf returns what berth has changed in a root.
 func filesOf(t *testing.T, root string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -102,7 +101,7 @@ func filesOf(t *testing.T, root string) map[string]string {
 		if err != nil || !strings.HasPrefix(name, "/etc") && !strings.HasPrefix(name, "/usr") {
 			return err
 		}
-		// The modes of mount points are the runtime's own choice.
+		// The runtime chooses the modes of mount points.
 		all["in the root "+name] = e.Type().String()
 		if !e.Type().IsRegular() {
 			return nil
@@ -116,8 +115,8 @@ func filesOf(t *testing.T, root string) map[string]string {
 
 const doc = "../../docs/runtime.md"
 
-// compare holds what was seen against what the wrapper makes. Every difference must
-// be in the table, and each line of the table must be one.
+// compare compares a container with the wrapper's. Every difference must be in the table, and each
+// line of the table must be a difference.
 func compare(t *testing.T, want, got map[string]string) {
 	t.Helper()
 	different := map[string]bool{}

@@ -10,9 +10,9 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// Where systemd owns a container's cgroup it is told of the rules that the hook has
-// set, for it would set those of the engine again at its next reload. What was said
-// of containers that are gone goes with the next one's.
+// If systemd manages a container's cgroup, it gets a drop-in with the rules that the hook has set,
+// because it would restore the engine's rules at its next reload. The next container's start
+// removes the drop-ins of deleted ones.
 func TestSystemd(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")

@@ -1,4 +1,4 @@
-// Package layout holds the tree to its own plan: which package may import which.
+// Package layout checks which packages import which.
 package layout
 
 import (
@@ -19,8 +19,8 @@ type pkg struct {
 	Deps       []string
 }
 
-// floor is how high a package stands; it may import only what is lower, or its
-// own folder. The order is the one of ARCHITECTURE.md.
+// floor is the level of a package; it may import only lower packages, and those of its own folder.
+// The order is that of ARCHITECTURE.md.
 func floor(path string) int {
 	floors := [][]string{
 		{"internal"},
@@ -69,8 +69,8 @@ func TestImportsGoOneWay(t *testing.T) {
 	}
 }
 
-// TestOrderInGPU: the data model knows nothing of requests, and requests nothing of the
-// choice of devices.
+// TestOrderInGPU: the data model doesn't import requests, and requests don't import the choice of
+// devices.
 func TestOrderInGPU(t *testing.T) {
 	allowed := map[string][]string{
 		"/gpu":             nil,
@@ -88,7 +88,8 @@ func TestOrderInGPU(t *testing.T) {
 	}
 }
 
-// TestVerbsStayApart: packages of verbs don't import each other, and what they share imports none of them.
+// TestVerbsStayApart: packages of verbs don't import each other, and the shared packages import
+// none of them.
 func TestVerbsStayApart(t *testing.T) {
 	const above = module + "/cmd/berth/"
 	verbs := []string{"run", "task", "lease", "images", "node", "setup", "guard", "doctor"}
@@ -139,10 +140,9 @@ func covers(rule, path string) bool {
 	return path == above || below && strings.HasPrefix(path, above+"/")
 }
 
-// TestHotPathIsLight keeps out of wrapper and hook what would slow every start, and out
-// of the monitor what each detached task would pay for in memory. Package net is not among
-// the heavy ones. With it and the netlink libraries a hook starts 0.1 ms later, and each
-// monitor takes 0.05 MB more.
+// TestHotPathIsLight keeps packages that would slow down every start out of wrapper and hook, and
+// packages that cost memory out of the monitor. Package net is not among them: with it and the
+// netlink libraries a hook starts 0.1 ms later, and each monitor takes 0.05 MB more.
 func TestHotPathIsLight(t *testing.T) {
 	heavy := []string{"net/http", "text/template", "runtime/cgo", "github.com/urfave/cli/v2", "github.com/containerd/containerd/v2"}
 	for _, p := range packages(t) {

@@ -11,8 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// The same source gives the same packages, wherever it lies, whatever the umask and the
-// time zone.
+// The same source gives the same packages, whatever its directory, the umask and the time zone are.
 func TestReproducible(t *testing.T) {
 	wanted(t)
 	dir := t.TempDir()
@@ -35,8 +34,8 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// The other architecture's packages hold its programs, which need no newer C library
-// than the packages say.
+// The packages of the other architecture have its programs, which need no newer C library than the
+// packages declare.
 func TestARM64(t *testing.T) {
 	wanted(t)
 	out := t.TempDir()

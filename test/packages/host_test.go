@@ -19,7 +19,7 @@ type host struct {
 	t *testing.T
 }
 
-// boot starts one without berth, which ends with the test.
+// boot boots a server without berth, which ends with the test.
 func boot(t *testing.T, suite, cgroup string) host {
 	t.Helper()
 	wanted(t)
@@ -31,12 +31,12 @@ func boot(t *testing.T, suite, cgroup string) host {
 	})
 	testutil.Must(t, err)
 	t.Cleanup(func() { testutil.Must(t, started.Stop()) })
-	// A simulated node has a file system of its own at /var/lib/berth, as if the admin
-	// had mounted a disk there: it stays.
+	// A simulated node has a file system of its own at /var/lib/berth, like a disk that the admin
+	// has mounted: it stays.
 	return host{started, t}
 }
 
-// run runs a command to its end, and returns its exit code and all that it says.
+// run runs a command to its end, and returns its exit code and its output.
 func (h host) run(words ...string) (code int, said string) {
 	h.t.Helper()
 	cmd := h.Command(words...)
@@ -74,8 +74,8 @@ func (h host) until(words ...string) {
 	h.t.Fatalf("%s never succeeds: %s", strings.Join(words, " "), said)
 }
 
-// files lists what lies in the root file system, with mode, owner, size and target,
-// but for what programs write while they run, and package managers for themselves.
+// files lists the root file system's files, with mode, owner, size and target, without those that
+// programs write while they run, and those of package managers.
 func (h host) files() map[string]string {
 	h.t.Helper()
 	const list = `find / \( -path /proc -o -path /sys -o -path /dev -o -path '/run/*' ! -path '/run/berth*' -o -path /src -o -path /tmp -o -path /var/log \

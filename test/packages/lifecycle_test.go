@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// manager is a package manager: what it is told.
+// manager has the commands of a package manager.
 type manager struct {
 	install, upgrade func(version string) []string
-	remove, purge    []string // purge is nil where there is none
-	completion       string   // zsh's place
-	stays            string   // what removal leaves
+	remove, purge    []string // purge is nil if the manager has none
+	completion       string   // zsh's directory of completions
+	stays            string   // files that a removal leaves
 }
 
 func dpkg() manager {
@@ -31,7 +31,7 @@ func redhat() manager {
 	}
 }
 
-// placed are the files that a package places, with type and mode.
+// placed are the files that a package installs, with type and mode.
 func placed(m manager) map[string]string {
 	all := map[string]string{"/etc/berth": "d 0755", "/usr/lib/berth": "d 0755", "/usr/share/berth": "d 0755", "/usr/share/berth/hooks.d": "d 0755", "/usr/share/doc/berth": "d 0755"}
 	for _, name := range []string{"berth", "berth-runtime", "berth-hook"} {
@@ -57,8 +57,8 @@ func placed(m manager) map[string]string {
 	return all
 }
 
-// made says of a path that the package's scripts, or the discovery they start, have it
-// made: all else on the server is as it was.
+// made reports whether a path is made by the package's scripts, or by the discovery that they
+// start. All other files of the server stay as they were.
 func made(path string) bool {
 	for _, below := range []string{"/run/berth", "/var/lib/berth"} {
 		if path == below || strings.HasPrefix(path, below+"/") {
@@ -71,8 +71,8 @@ func made(path string) bool {
 	}, path)
 }
 
-// strange says of a path that it isn't compared: a directory above the package's files,
-// which package managers make and leave, or a cache that a trigger renews.
+// strange reports whether a path isn't compared: a directory above the package's files, which
+// package managers make and leave, or a cache that a trigger renews.
 func strange(path string) bool {
 	return slices.Contains([]string{
 		"/usr/share/zsh", "/usr/share/zsh/vendor-completions", "/usr/share/zsh/site-functions", "/usr/share/fish", "/usr/share/fish/vendor_completions.d",
@@ -80,9 +80,9 @@ func strange(path string) bool {
 	}, path)
 }
 
-// A package places its files and changes no other; a running container keeps its lease
-// and its device rules when it is upgraded; it can't be removed under a container, nor under an
-// engine; and in the end the file system is as it was.
+// A package installs its files and changes no others; a running container keeps its lease and its
+// device rules during an upgrade; the package can't be removed under a container or an engine that
+// uses it; and after its removal the file system is as before.
 func TestLife(t *testing.T) {
 	wanted(t)
 	for _, test := range []struct {
@@ -153,7 +153,7 @@ func live(h host, m manager) {
 	h.do("berth", "setup", "docker", "--remove")
 
 	h.do(m.remove...)
-	h.do(m.install(newer)...) // for dpkg not the first time
+	h.do(m.install(newer)...) // for dpkg this isn't the first time
 	works(h)
 	h.do(m.remove...)
 	if m.purge != nil {
@@ -165,14 +165,14 @@ func live(h host, m manager) {
 	}
 }
 
-// id is that of the first lease.
+// id returns the id of the first lease.
 func id(leases string) string {
 	_, rest, _ := strings.Cut(leases, `"id": "`)
 	first, _, _ := strings.Cut(rest, `"`)
 	return first
 }
 
-// works: the units run, and systemd understands them.
+// works checks that the units run, and that systemd accepts them.
 func works(h host) {
 	t := h.t
 	for _, unit := range []string{"berth-discover.service", "berth-discover.timer"} {
@@ -193,7 +193,7 @@ func works(h host) {
 	}
 }
 
-// refuses: it can't be removed, for a reason that is told, and all of it still works.
+// refuses checks that the removal fails with a reason, and that everything still works.
 func refuses(h host, m manager, why string) {
 	h.t.Helper()
 	code, said := h.run(m.remove...)
@@ -205,7 +205,7 @@ func refuses(h host, m manager, why string) {
 	}
 }
 
-// compare tells how file systems differ.
+// compare returns the differences of two file systems.
 func compare(t *testing.T, before, after map[string]string, stays string) {
 	t.Helper()
 	all := maps.Clone(before)

@@ -20,8 +20,8 @@ import (
 // asked is set by make test-packages.
 const asked = "BERTH_TEST_ENGINES"
 
-// shared is what all tests use: a directory that hosts see too, with the program
-// simnode, the packages and a container's root file system.
+// shared is a directory that the hosts see too, with the program simnode, the packages and a
+// container's root file system.
 var shared string
 
 // The versions that are built, an older and a newer one.
@@ -69,7 +69,7 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// wanted skips a test unless it was asked for.
+// wanted skips a test unless it was requested.
 func wanted(t *testing.T) {
 	t.Helper()
 	if os.Getenv(asked) != "1" {

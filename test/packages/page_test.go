@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// The guide's commands install berth, set an engine up, and leave nothing of both.
+// The guide's commands install berth, set up an engine, and remove both.
 func TestInstallPage(t *testing.T) {
 	wanted(t)
 	page, err := os.ReadFile("../../docs/install.md")

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// busybox copies the OCI layout with busybox to where hosts see it, and returns its path
-// there.
+// busybox copies busybox's OCI layout to a directory that hosts see, and returns its path there.
 func busybox(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("../image/make.sh").CombinedOutput()
@@ -21,8 +20,8 @@ func busybox(t *testing.T) string {
 	return filepath.Join(shared, "busybox")
 }
 
-// A package can't be removed while tasks run, though they hold no GPU: also if the record or
-// the monitor of a task is lost, and if containerd, which runs tasks for berth, is down.
+// A package can't be removed while tasks run, even if they hold no GPU: also if the record or the
+// monitor of a task is lost, and if containerd, which runs tasks for berth, is down.
 func TestRemovalUnderTasks(t *testing.T) {
 	h := boot(t, "forky", "v2")
 	m := dpkg()

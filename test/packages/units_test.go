@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The timer sees a change of the MIG layout, which makes no event, and has the CDI
-// specs renewed with the snapshot. Each minute becomes each second here.
+// The timer notices a change of the MIG layout, which makes no event, and renews snapshot and CDI
+// specs. Each minute is a second here.
 func TestTimer(t *testing.T) {
 	h := boot(t, "forky", "v2")
 	h.do(dpkg().install(older)...)
@@ -19,15 +19,15 @@ func TestTimer(t *testing.T) {
 	h.do("/src/simnode", "ctl", "mig", "0", "1g.10gb,1g.10gb")
 	h.until("grep", "-q", "1g.10gb", "/run/berth/inventory.json")
 	h.until("sh", "-c", "grep -q 1g.10gb /etc/cdi/*berth*")
-	// systemd itself says each second that a machine has no controller of processes.
+	// systemd itself logs each second that a machine has no pids controller
 	said := h.do("sh", "-c", "journalctl --no-pager --quiet --unit berth-discover.service | grep -v pids.max || true")
 	if strings.Count(said, "\n") > 4 {
 		t.Errorf("the journal fills with %s", said)
 	}
 }
 
-// A server without the driver has nothing to discover: nothing fails, and containers and tasks are
-// looked after all the same.
+// On a server without a driver nothing fails, and containers and tasks are looked after all the
+// same.
 func TestNoDriver(t *testing.T) {
 	h := boot(t, "bookworm", "v2")
 	h.do("sh", "-c", "while busybox umount /proc/driver/nvidia /proc/driver 2>/dev/null || busybox umount /proc/driver 2>/dev/null; do :; done; [ ! -e /proc/driver/nvidia/version ]")
@@ -41,8 +41,8 @@ func TestNoDriver(t *testing.T) {
 	}
 }
 
-// docker has systemd make its containers' cgroups: a daemon-reload, which makes systemd
-// write its device rules again, takes no GPU away and opens no other.
+// Docker with systemd's cgroups: a daemon-reload, at which systemd writes its device rules again,
+// closes no leased GPU and opens no other.
 func TestDaemonReload(t *testing.T) {
 	h := boot(t, "forky", "v2")
 	h.do(dpkg().install(older)...)

@@ -10,20 +10,21 @@ import (
 	"time"
 )
 
-// prefix begins the names of hosts' cgroups; the pid of who started them follows.
+// prefix is the beginning of the names of hosts' cgroups; the pid of the process that started the
+// host follows.
 const prefix = "berth-engines-"
 
-// Sweep takes away the cgroups of hosts whose starters were killed.
+// Sweep removes the cgroups of hosts whose starters were killed.
 func Sweep() {
 	for _, dir := range cgroups(prefix + "*") {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
 		if _, err := os.Stat("/proc/" + pid); errors.Is(err, fs.ErrNotExist) {
-			_ = removeCgroups(filepath.Base(dir)) // another may be at it
+			_ = removeCgroups(filepath.Base(dir)) // another process may remove it at the same time
 		}
 	}
 }
 
-// cgroups are the directories of a name directly below the machine's hierarchies.
+// cgroups returns the directories of a name directly below the machine's hierarchies.
 func cgroups(name string) []string {
 	unified, _ := filepath.Glob("/sys/fs/cgroup/" + name)
 	each, _ := filepath.Glob("/sys/fs/cgroup/*/" + name)
@@ -53,10 +54,10 @@ func removeCgroups(name string) (err error) {
 	return err
 }
 
-// LeaveRoot makes the root cgroup of a host with version 2 like a machine's: the
-// processes move into one below it, which later commands enter, and its controllers are
-// handed down. A root that isn't the machine's own can't do that with processes in it,
-// and crun tries for a second each time. Engines are to be started after it.
+// LeaveRoot makes the root cgroup of a host with version 2 like a machine's: the processes move
+// into a cgroup below it, which later commands enter, and its controllers are enabled for children.
+// A root that isn't the machine's own can't do that with processes in it, and crun tries for a
+// second each time. Call it before engines are started.
 func (h *Host) LeaveRoot() (err error) {
 	for _, dir := range cgroups(h.name) {
 		names, e := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))

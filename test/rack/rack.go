@@ -1,9 +1,8 @@
-// Package rack stands up simulated GPU servers with container engines, each in
-// namespaces of its own: the root file systems that test/engines/tree.sh makes, in
-// which test/engines/host.sh stands. Tests and the benchmark start them.
+// Package rack starts simulated GPU servers with container engines, each in namespaces of its own:
+// test/engines/tree.sh makes their root file systems, and test/engines/host.sh starts them. Tests
+// and the benchmark use them.
 //
-// A host ends with the process that started it, however that ends. It starts no
-// engine: who uses it does.
+// A host ends with the process that started it, however that ends. The package starts no engine.
 package rack
 
 import (
@@ -19,21 +18,21 @@ import (
 	"syscall"
 )
 
-// Options say what a host is made of.
+// Options describe a host.
 type Options struct {
 	// Tree is its root file system: see Tree. It isn't changed.
 	Tree string
-	// Cgroup is the version that it has: "v1" or "v2".
+	// Cgroup is the host's version of cgroups: "v1" or "v2".
 	Cgroup string
 	// Simnode is the program of test/simnode, static, whose cache is full: see Simnode.
 	Simnode string
 	// Share is a directory that is the same inside and outside.
 	Share string
-	// Key tells the hosts of one process apart.
+	// Key distinguishes the hosts of one process.
 	Key string
-	// Systemd has the tree's own init be the first process, and start at boot what it
-	// starts on a server: docker and containerd among it, docker with the systemd cgroup
-	// driver on version 2. On version 1 it needs the bookworm tree: later ones know 2 alone.
+	// Systemd makes the tree's own init the first process. It starts the units of a server at boot:
+	// docker and containerd among them, docker with the systemd cgroup driver on version 2. On
+	// version 1 it needs the bookworm tree, because later ones support only 2.
 	Systemd bool
 }
 
@@ -41,7 +40,7 @@ type Options struct {
 type Host struct {
 	name    string // of the cgroup that is its root
 	cmd     *exec.Cmd
-	hold    io.Closer // it lives as long as this is open
+	hold    io.Closer // the host lives as long as this is open
 	systemd bool
 }
 
@@ -76,7 +75,7 @@ func Simnode(path string) error {
 	return nil
 }
 
-// top is the directory of the module.
+// top returns the directory of the module.
 func top() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil {
@@ -140,13 +139,12 @@ func (h *Host) Command(words ...string) *exec.Cmd {
 	return cmd
 }
 
-// Path is how a path of the host is reached from outside.
+// Path returns the path from outside of a path of the host.
 func (h *Host) Path(name string) string {
 	return fmt.Sprintf("/proc/%d/root%s", h.cmd.Process.Pid, name)
 }
 
-// Stop ends the host with all that runs in it, and takes its cgroups away. A host
-// that has ended stays so.
+// Stop ends the host with all its processes, and removes its cgroups. It is idempotent.
 func (h *Host) Stop() error {
 	if h.cmd.Process == nil || h.cmd.ProcessState != nil {
 		return nil

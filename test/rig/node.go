@@ -31,16 +31,16 @@ type Node struct {
 	cmd   *exec.Cmd
 	options
 	hold io.Closer // the node lives as long as this is open
-	host Host      // instead of cmd, if somebody else has started it
+	host Host      // instead of cmd, for a node that another package has started
 }
 
-// Host is a simulated server that has its own ways in.
+// Host is a simulated server with its own ways of running commands.
 type Host interface {
 	Command(words ...string) *exec.Cmd
 	Path(name string) string
 }
 
-// Join makes a node of a host, which outlives it.
+// Join makes a Node of a host, which outlives it.
 func (r *Rig) Join(h Host) *Node { return &Node{Rig: r, host: h} }
 
 // Shared returns the node of this profile and version of cgroups that all tests of the binary
@@ -101,7 +101,7 @@ type options struct {
 	root  *os.File // the cgroup that is the root of its tree, nil for that of the machine
 }
 
-// StartApart is Start for a node with a network of its own, of which there is lo alone.
+// StartApart is Start for a node with a network of its own, which has only lo.
 func (r *Rig) StartApart(profile, cgroup string) (*Node, error) {
 	n, err := r.start(profile, cgroup, options{apart: true})
 	if err != nil {
@@ -140,7 +140,7 @@ func (n *Node) Serve(handler http.Handler) (address string, err error) {
 		return "", r.err
 	}
 	server := httptest.NewUnstartedServer(handler)
-	_ = server.Listener.Close() // replaced before it served anybody
+	_ = server.Listener.Close() // it is replaced before it has served
 	server.Listener = r.listener
 	server.Start()
 	return r.listener.Addr().String(), nil
@@ -208,7 +208,7 @@ func (n *Node) stop() error {
 	return errors.Join(n.hold.Close(), n.cmd.Wait())
 }
 
-// Path is how a path of the node is reached from outside.
+// Path returns the path from outside of a path of the node.
 func (n *Node) Path(name string) string {
 	if n.host != nil {
 		return n.host.Path(name)
@@ -233,7 +233,7 @@ func (n *Node) Command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Said is what a command did.
+// Said is the result of a command.
 type Said struct {
 	Code     int
 	Out, Err string
@@ -281,7 +281,7 @@ func (n *Node) Do(t testing.TB, name string, args ...string) string {
 	return said.Out
 }
 
-// Lease is what the tests need of a line of berth leases --json.
+// Lease has the needed fields of one lease of berth leases --json.
 type Lease struct {
 	ID      string `json:"id"`
 	Live    bool   `json:"live"`
@@ -298,7 +298,7 @@ type Lease struct {
 	} `json:"owner"`
 }
 
-// Leases lists who holds what.
+// Leases lists the leases.
 func (n *Node) Leases(t testing.TB) []Lease {
 	t.Helper()
 	var view struct{ Leases []Lease }

@@ -19,12 +19,12 @@ import (
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
-// nodeVariable says, to the test binary started again, which node it shall become.
+// nodeVariable tells the test binary, if it is started again, which node it shall become.
 const nodeVariable = "BERTH_TEST_RIG"
 
-// Rig is what the tests of one binary share.
+// Rig has what the tests of one binary share.
 type Rig struct {
-	// Dir is for everything that several tests use. It goes in the end.
+	// Dir is a directory for all files that several tests use. It is removed in the end.
 	Dir string
 	// Berth and Runtime are the programs under test, built as make builds them.
 	Berth, Runtime string
@@ -100,10 +100,9 @@ func (r *Rig) build() error {
 	)
 }
 
-// watch reads every source file, so that go test knows what a result depends on, and
-// takes no old one for a program that was changed: it doesn't see what is built
-// here. It has to be called by a test, not before them. Tests run in their package's
-// directory, which is test/NAME.
+// watch reads every source file, so that go test knows on which files a result depends, because it
+// doesn't see what is built here. It has to be called by a test, not before them. Tests run in
+// their package's directory, which is test/NAME.
 func watch() error {
 	return filepath.WalkDir("../..", func(path string, e fs.DirEntry, err error) error {
 		switch {
@@ -120,7 +119,7 @@ func watch() error {
 
 func touch(path string) error {
 	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) { // an editor's, gone by now
+	if errors.Is(err, fs.ErrNotExist) { // an editor's temporary file
 		return nil
 	}
 	if err != nil {

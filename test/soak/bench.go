@@ -14,9 +14,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// benchmark measures acquire + release, of one slice, by many processes at once,
-// without a pause between, where there are more slices than processes: what is
-// measured is the ledger, not the wait for devices.
+// benchmark measures acquire + release of one slice by many processes at once, without pauses.
+// There are more slices than processes, so it measures the ledger, not the wait for devices.
 func benchmark(ctx context.Context, o options) error {
 	r, err := newRun(o, "bench")
 	if err != nil {
@@ -45,7 +44,7 @@ func benchmark(ctx context.Context, o options) error {
 	return nil
 }
 
-// measure is a worker of the benchmark.
+// measure is the loop of a worker of the benchmark.
 func (w *worker) measure() error {
 	wanted, err := request.Parse("1g.10gb")
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// burst measures what happens on a node when everything starts at once: many
-// processes, each of which has started but not used the ledger before, take one
-// slice and give it back, once. As many leases as held are there all the time.
+// burst measures a simultaneous start: many processes, each of which has started but not used the
+// ledger before, take one slice and release it, once. Meanwhile there are as many other leases as
+// held says.
 func burst(ctx context.Context, o options) error {
 	r, err := newRun(o, "burst")
 	if err != nil {
@@ -48,7 +48,7 @@ func burst(ctx context.Context, o options) error {
 	return nil
 }
 
-// hold takes leases that stay until the run is over: the controller's own.
+// hold takes leases that stay until the run is over; they are the controller's own.
 func (r *run) hold(ctx context.Context, n int) error {
 	wanted, err := request.Parse("1g.10gb")
 	if err != nil {
@@ -72,7 +72,7 @@ func (r *run) oneBurst(ctx context.Context) (took []time.Duration, whole time.Du
 		return nil, 0, err
 	}
 	defer signal.Close()
-	defer start.Close() // after an error; else it is closed already
+	defer start.Close() // after an error; otherwise it is closed already
 	said := make([]lines, r.o.procs)
 	restore := wideTimers()
 	for i := range said {
@@ -83,7 +83,7 @@ func (r *run) oneBurst(ctx context.Context) (took []time.Duration, whole time.Du
 	}
 	restore()
 	for _, w := range said {
-		if _, err := w.number(); err != nil { // it is ready
+		if _, err := w.number(); err != nil { // the worker is ready
 			return nil, 0, errors.Join(err, stop(said, start))
 		}
 	}
@@ -116,7 +116,7 @@ func wideTimers() (restore func()) {
 	}
 }
 
-// lines are the numbers that a worker says.
+// lines are the numbers that a worker prints.
 type lines struct {
 	cmd *exec.Cmd
 	out io.Reader
@@ -137,7 +137,7 @@ func (r *run) startOne(ctx context.Context, signal *os.File) (lines, error) {
 	return lines{cmd, out}, cmd.Start()
 }
 
-// stop lets those that have started go, and waits for them.
+// stop releases the processes that have started, and waits for them.
 func stop(started []lines, start *os.File) error {
 	errs := []error{start.Close()}
 	for _, w := range started {
@@ -172,7 +172,7 @@ func (w *worker) pair(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// monotonic is a time that processes can compare.
+// monotonic returns a time that processes can compare.
 func monotonic() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // can't fail

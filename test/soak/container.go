@@ -20,9 +20,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// container takes a lease and makes a container of it, the way an OCI runtime
-// does: a process in a cgroup of its own, which waits until it is told to go on, a
-// pid file, and then the maker's end, or its wait for the container's.
+// container takes a lease and makes a container of it, as an OCI runtime does: a process in a
+// cgroup of its own, which waits for its start, and a pid file. Then the process that created it
+// ends, or waits for the container's end.
 func (w *worker) container(a ledger.Ask) error {
 	ctx := context.Background()
 	w.n++
@@ -39,7 +39,7 @@ func (w *worker) container(a ledger.Ask) error {
 	}
 	w.stats.containers.Add(1)
 	switch rand.IntN(4) {
-	case 0: // as "create" ends: the lease is bound by whoever acquires next
+	case 0: // as "create" ends: the next acquire binds the lease
 		w.stats.left.Add(1)
 		die()
 	case 1:
@@ -53,9 +53,9 @@ func (w *worker) container(a ledger.Ask) error {
 	}
 	_ = c.Wait() // killed or ended, both are fine
 	if rand.IntN(3) == 0 {
-		return nil // nobody calls delete
+		return nil // delete isn't called
 	}
-	// As a runtime's delete does it: what is left in the cgroup ends before the lease.
+	// As in a runtime's delete, the cgroup's processes end before the lease.
 	short, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := w.scene.tree.Kill(short, lease.Owner.Cgroup); err != nil {
@@ -110,7 +110,7 @@ func (w *worker) start(lease ledger.Lease) (*exec.Cmd, error) {
 	}
 	if rand.IntN(15) == 0 {
 		w.stats.selfKills.Add(1)
-		die() // the container runs, and nothing but its cgroup tells
+		die() // only the cgroup shows that the container runs
 	}
 	if err := os.WriteFile(lease.Owner.PIDFile, []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (w *worker) start(lease ledger.Lease) (*exec.Cmd, error) {
 // contain is the container: it locks its devices and lives for a moment.
 func contain(dir string, devices []string) error {
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
-		return nil // the maker is dead
+		return nil // the creating process is dead
 	}
 	var ds []gpu.Device
 	for _, d := range devices {

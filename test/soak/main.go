@@ -58,7 +58,7 @@ func main() {
 // roleArg marks a process that the soak started from its own program.
 const roleArg = "soak-role"
 
-// play is what such a process does; the result is its exit status.
+// play runs such a process; the result is its exit status.
 func play(args []string) int {
 	var err error
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// scene is where everything of one run lives.
+// scene has the directories and cgroups of one run.
 type scene struct {
 	dir string
 	// tree holds the containers' cgroups, all below group.
@@ -65,7 +65,7 @@ func inventory(nth int) gpu.Inventory {
 	return inv
 }
 
-// everything names every GPU of the node, and with them all slices.
+// everything returns a request of every GPU of the node, and with them of all slices.
 func everything() string {
 	words := "device="
 	for i := range gpus {

@@ -9,13 +9,13 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// errDouble is what must never happen.
+// errDouble: two live holders have one device, which must never happen.
 var errDouble = errors.New("DOUBLE GRANT")
 
-// hold locks the files of what was granted: a device's own for itself alone, and
-// that of a slice's GPU together with the other slices. The kernel drops the locks
-// when the process that holds the files is dead, and no earlier. Nobody waits: a
-// file that is locked means that the device has another living holder.
+// hold locks the files of the granted devices: that of a device exclusively, and that of a slice's
+// GPU shared with the other slices. The kernel releases the locks when the process that has the
+// files open is dead, and no earlier. Nothing waits: a locked file means that the device has
+// another live holder.
 func (s scene) hold(devices []gpu.Device) (locks, error) {
 	var held locks
 	for _, d := range devices {

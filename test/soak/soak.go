@@ -29,7 +29,7 @@ type options struct {
 	progress   time.Duration
 }
 
-// soak runs the whole and returns an error if the promise was broken.
+// soak runs everything and returns an error if the promise was broken.
 func soak(ctx context.Context, o options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, for control groups")
@@ -105,7 +105,7 @@ func newRun(o options, role string) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Containers whose maker was killed become our children: somebody must reap them.
+	// Containers whose creating process was killed become our children, so they have to be reaped.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,8 @@ func (r *run) clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err := errors.Join(r.killAll(), r.scene.tree.Remove(ctx, r.scene.group))
-	// Who was killed while holding the lock left its queue; who comes next removes it.
+	// A process that was killed while it held the lock has left its queue; the next process removes
+	// it.
 	err = errors.Join(err, r.scene.ledger(nil).Release(ctx, ""))
 	if r.o.dir == "" {
 		err = errors.Join(err, os.RemoveAll(r.scene.dir))
@@ -191,7 +192,7 @@ func (r *run) fill() error {
 // withoutTerminal puts a worker into a session of its own, as those of engines are.
 func withoutTerminal() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// wait notes how a worker ended: killed and done are fine, anything else isn't.
+// wait records how a worker ended: killed and done are fine, anything else isn't.
 func (r *run) wait(cmd *exec.Cmd, said *bytes.Buffer) {
 	err := cmd.Wait()
 	var exit *exec.ExitError
@@ -208,8 +209,8 @@ func (r *run) wait(cmd *exec.Cmd, said *bytes.Buffer) {
 	}
 }
 
-// killOne kills some worker or, now and then, some container, and buries those
-// containers that have become our children.
+// killOne kills a random worker or, now and then, a container, and reaps containers that have
+// become our children.
 func (r *run) killOne() {
 	r.kills++
 	if rand.IntN(4) == 0 {
@@ -240,7 +241,7 @@ func (r *run) bury() {
 		_, isWorker := r.workers[pid]
 		r.mu.Unlock()
 		if err == nil && !isWorker {
-			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil) // not dead yet: the next time
+			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil) // not dead yet: reaped by a later call
 		}
 	}
 }
@@ -266,7 +267,7 @@ func (r *run) killAll() error {
 	return errors.Join(err, r.failure())
 }
 
-// everythingFree is the second half of the promise.
+// everythingFree checks the second half of the promise: all devices are free in the end.
 func (r *run) everythingFree() error {
 	wanted, err := request.Parse(everything())
 	if err != nil {
@@ -274,7 +275,7 @@ func (r *run) everythingFree() error {
 	}
 	l := r.scene.ledger(nil)
 	var lease ledger.Lease
-	for range 2 { // in a rush, receipts of the dead may stay a little longer than the dead
+	for range 2 { // under load, receipts of dead holders may stay a little longer
 		if err := l.Release(context.Background(), lease.ID); err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stats are counted in a shared file, so that they outlive those who are killed.
+// stats are counted in a shared file, so that they outlive killed workers.
 type stats struct {
 	acquired, refused, released atomic.Int64
 	containers, bound, left     atomic.Int64

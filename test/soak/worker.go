@@ -54,7 +54,7 @@ func (w *worker) soak() error {
 	return nil
 }
 
-// step is called wherever the ledger is half changed.
+// step is called at each point where the ledger is half changed.
 func (w *worker) step(string) {
 	if rand.IntN(4000) == 0 {
 		w.stats.selfKills.Add(1)
@@ -62,14 +62,14 @@ func (w *worker) step(string) {
 	}
 }
 
-// die is SIGKILL: no deferred call, no flush, no unlock but the kernel's.
+// die sends SIGKILL to itself: no deferred call, no flush, and only the kernel unlocks.
 func die() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // can't fail
 	select {}
 }
 
-// ask is a random request. Most take one slice or GPU and don't wait; some want
-// much, some wait, some name their devices.
+// ask returns a random request. Most take one slice or GPU and don't wait; some want many, some
+// wait, some name their devices.
 func (w *worker) ask() (ledger.Ask, error) {
 	a := ledger.Ask{Inventory: w.inv, Owner: ledger.Owner{EntryPoint: "soak"}}
 	words := "1g.10gb"
@@ -96,7 +96,7 @@ func (w *worker) ask() (ledger.Ask, error) {
 	return a, err
 }
 
-// turn is one lease, from beginning to end.
+// turn takes one lease, uses it, and releases it or not.
 func (w *worker) turn() error {
 	a, err := w.ask()
 	if err != nil {

@@ -18,13 +18,13 @@ import (
 const untouched = `{"ociVersion":"1.0.2","root":{"path":"rootfs"},"process":{"cwd":"/","args":["true"]},
  "linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`
 
-// allowAll has no device rules at all, so it is walled off before the exec.
+// allowAll has no device rules, so the wrapper restricts it before the exec.
 const allowAll = `{"ociVersion":"1.0.2","root":{"path":"rootfs"},"process":{"cwd":"/","args":["true"]},"linux":{}}`
 
-// The real runtime finds everything as it would without the wrapper: words,
-// environment (repeated names, too), descriptors, limits, thread attributes, and it is
-// the process that the engine has started. What Go's runtime changes of signals and
-// closed descriptors is the exception: see keptByGo.
+// The real runtime inherits everything as without the wrapper: arguments, environment (also
+// repeated names), descriptors, limits, thread attributes; and it is the process that the engine
+// has started. The exception are the signals and closed descriptors that Go's runtime changes: see
+// keptByGo.
 func TestNothingChangesOnTheWay(t *testing.T) {
 	b := programs(t)
 	dir := t.TempDir()
@@ -64,8 +64,8 @@ func TestNothingChangesOnTheWay(t *testing.T) {
 	}
 }
 
-// A delete that gives something back runs the real one as a child: that is
-// another process, with another wish for its parent's death; all else is the same.
+// A delete that releases a lease runs the real one as a child: that is another process, with
+// another parent-death signal; everything else is the same.
 func TestDeleteChildInheritsTheSame(t *testing.T) {
 	b := programs(t)
 	dir := t.TempDir()
@@ -114,10 +114,9 @@ func withoutThreadSignals(text string) string {
 	})
 }
 
-// keptByGo is what the mirror says if a program in Go has been between: signals that were
-// ignored have the default disposition, but for SIGHUP, SIGINT and those of job control;
-// signals that end a program, SIGCHLD and SIGURG are not blocked; standard input that was
-// closed is /dev/null.
+// keptByGo is the mirror's output after a program in Go: signals that were ignored have the default
+// disposition, except SIGHUP, SIGINT and those of job control; signals that end a program, SIGCHLD
+// and SIGURG are not blocked; closed standard input is /dev/null.
 func keptByGo(direct string) string {
 	keep := func(text, name string, kept ...syscall.Signal) string {
 		return regexp.MustCompile(`(?m)^`+name+`:\t[0-9a-f]+$`).ReplaceAllStringFunc(text, func(line string) string {
@@ -137,8 +136,8 @@ func keptByGo(direct string) string {
 	return text
 }
 
-// output returns what the mirror says. Its numbers are replaced by whether it is
-// the process that was started.
+// output returns the mirror's output. Process ids are replaced by whether they are that of the
+// started process.
 func output(t *testing.T, cmd *exec.Cmd) (string, int) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

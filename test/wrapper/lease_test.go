@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leases returns "container: devices" of what is held, as berth says it.
+// leases returns "container: devices" for each lease, by the output of berth.
 func (w *world) leases() []string {
 	w.t.Helper()
 	berth, err := buildBerth()
@@ -38,8 +38,7 @@ func (w *world) leases() []string {
 	return all
 }
 
-// leasing turns a world into one where the container asks for GPUs, and the
-// node has been discovered.
+// leasing makes the container of a world request GPUs, on a node that has been discovered.
 func (w *world) leasing(request string) {
 	w.t.Helper()
 	berth, err := buildBerth()
@@ -53,8 +52,7 @@ func (w *world) leasing(request string) {
 	w.edit(func(s *specs.Spec) { s.Annotations = map[string]string{"berth.gpus": request} })
 }
 
-// open tries every node, its own and foreign ones that it makes itself, and says
-// which errors it met.
+// open tries every node, its own and foreign ones that it makes itself, and prints the errors.
 const open = `for n in 0 1 2 3 4 5 6 7; do
   mine=-; test -e /dev/nvidia$n && mine=mine
   echo $mine $(cat /dev/nvidia$n 2>&1)
@@ -62,8 +60,8 @@ done
 /bin/busybox mknod /foreign c 195 9 && cat /foreign
 echo done; sleep 1000`
 
-// A container that asks for a GPU gets one that it can open, and gives it back
-// at its delete, through an engine's calls alone.
+// A container with a request gets a GPU that it can open, and releases it at its delete, by an
+// engine's calls alone.
 func TestLeaseThroughTheRuntime(t *testing.T) {
 	for _, runtime := range []string{"runc", "crun"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -74,7 +72,7 @@ func TestLeaseThroughTheRuntime(t *testing.T) {
 			w.must(err)
 			w.succeed(b.wrapper, "create", "--pid-file", w.dir+"/pid", w.id)
 			w.succeed(b.wrapper, "start", w.id)
-			// Beside it, the rest can't be had, and the bundle can't be used twice.
+			// Meanwhile its GPU can't be leased, and the bundle can't be used again.
 			if got := w.run(b.wrapper, "", w.global("create", "other")...); got.Code != 1 || !strings.Contains(got.Log, "in use by container "+numbers.ReplaceAllString(w.id, "N")) {
 				t.Errorf("second container in the bundle: %+v", got)
 			}
@@ -101,8 +99,8 @@ func TestLeaseThroughTheRuntime(t *testing.T) {
 	}
 }
 
-// A container that its runtime has forgotten, and so "deletes" without a word,
-// lives on and keeps its devices until its processes have ended.
+// A container that its runtime has forgotten, and so "deletes" without an error, keeps its devices
+// until its processes have ended.
 func TestForgottenContainer(t *testing.T) {
 	for _, runtime := range []string{"runc", "crun"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -140,7 +138,7 @@ func (w *world) succeed(program string, words ...string) {
 	}
 }
 
-// An engine shows the log's one line; it says what is wrong.
+// Engines show the log's one line, which has the reason.
 func TestRefusals(t *testing.T) {
 	b := programs(t)
 	w := newWorld(t, "runc", "refused", "true")
@@ -162,12 +160,12 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Killed at any moment, the wrapper leaves a bundle that can be used, and
-// nothing that isn't free again at the next create.
+// If the wrapper is killed at any moment, the bundle can be used again, and everything is free
+// again at the next create.
 func TestKilledWrapper(t *testing.T) {
 	b := programs(t)
 	w := newWorld(t, "crun", "killed", "true")
-	w.leasing("8") // all of them: a lease that stays would be in the way
+	w.leasing("8") // all GPUs: a remaining lease would make this fail
 	original, err := os.ReadFile(filepath.Join(w.dir, "config.json"))
 	w.must(err)
 	for i := range 40 {
@@ -184,8 +182,8 @@ func TestKilledWrapper(t *testing.T) {
 		if err := json.Unmarshal(now, &spec); err != nil {
 			t.Fatalf("round %d: %v: %s", i, err, now)
 		}
-		// What the kill has left of a container goes as an engine would have it. A crun
-		// that has been killed itself may not know of its process.
+		// The rest of a container is removed as by an engine. A crun that was killed itself may not
+		// know the container's process.
 		w.succeed(b.wrapper, "delete", "--force", w.id)
 		w.sweep()
 	}

@@ -1,6 +1,5 @@
-// Package wrapper holds black-box tests of berth-runtime: the program as built,
-// with a runtime that says how it was started, and with real runc and crun, on a
-// simulated node.
+// Package wrapper holds black-box tests of berth-runtime: the program as built, with a runtime that
+// prints how it was started, and with real runc and crun, on a simulated node.
 package wrapper
 
 import (
@@ -15,7 +14,8 @@ import (
 
 	"github.com/berth-gpu/berth/test/simnode/sim"
 
-	// What is built here from them; go test shall not take an old result for theirs.
+	// Programs are built here from these sources; go test must not use cached results of other
+	// ones.
 	_ "github.com/berth-gpu/berth"
 	_ "github.com/berth-gpu/berth/hook/wrapper"
 )
@@ -44,7 +44,7 @@ func (c cleaner) Run() int {
 // dir holds what was built.
 var dir string
 
-// built is what the tests run.
+// built are the programs under test.
 type built struct {
 	wrapper, mirror, launcher string
 }

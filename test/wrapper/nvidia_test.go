@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tool makes a program of NVIDIA's name that writes down that it was run.
+// tool makes a program with a name of NVIDIA's that records its calls.
 func (w *world) tool(name string) (path, ran string) {
 	w.t.Helper()
 	dir := filepath.Join(w.dir, "tools")
@@ -21,8 +21,8 @@ func (w *world) tool(name string) (path, ran string) {
 	return path, ran
 }
 
-// What Docker's --gpus and NVIDIA's CDI specs leave in a bundle is a request for real
-// runtimes' containers too, and their programs aren't run. Without berth they are.
+// Hooks that Docker's --gpus and NVIDIA's CDI specs leave in a bundle are requests, and their
+// programs aren't run. Without berth they are.
 func TestHabits(t *testing.T) {
 	docker := func(value string) func(*world, *specs.Spec) string {
 		return func(w *world, s *specs.Spec) string {

@@ -58,7 +58,7 @@ func newWorld(t *testing.T, runtime, id string, args ...string) *world {
 		s.Linux.CgroupsPath = "/berth-test-" + id
 		s.Linux.Resources.Pids = nil
 	})
-	w.sweep() // a run of the tests that was killed
+	w.sweep() // a killed run of the tests has left it
 	t.Cleanup(func() {
 		_ = exec.Command(w.runtime, w.global("delete", "--force", id)...).Run()
 		w.sweep()
@@ -66,8 +66,8 @@ func newWorld(t *testing.T, runtime, id string, args ...string) *world {
 	return w
 }
 
-// sweep ends what lives in the container's cgroup and takes that away. A runtime that
-// was killed may leave a process there that it doesn't know of itself.
+// sweep ends the processes in the container's cgroup and removes it. A killed runtime may leave a
+// process there that it doesn't know itself.
 func (w *world) sweep() {
 	w.t.Helper()
 	path := "/berth-test-" + w.id
@@ -107,7 +107,7 @@ func (w *world) global(words ...string) []string {
 	return append([]string{"--root", filepath.Join(w.dir, "state"), "--log", filepath.Join(w.dir, "log"), "--log-format", "json"}, words...)
 }
 
-// said is what a command did.
+// said is the result of a command.
 type said struct {
 	Code     int
 	Out, Err string
@@ -125,7 +125,7 @@ func (w *world) run(program, stdin string, words ...string) said {
 	cmd.Env = append(os.Environ(), "BERTH_CONFIG="+w.config)
 	cmd.Dir = w.dir
 	cmd.Stdin = strings.NewReader(stdin)
-	// Files, not pipes: a container that goes on holds them open.
+	// Files, not pipes: a container that continues holds them open.
 	out, err := os.Create(filepath.Join(w.dir, "out"))
 	w.must(err)
 	errs, err := os.Create(filepath.Join(w.dir, "err"))
@@ -152,13 +152,13 @@ func (w *world) plain(name string) string {
 	}
 	w.must(err)
 	text := strings.ReplaceAll(string(data), w.dir, "DIR")
-	// A process that is just executing its program has no words yet, only a name.
+	// A process during its exec has no arguments yet, only a name.
 	text = strings.ReplaceAll(text, "[busybox]", "sleep N")
 	return spaces.ReplaceAllString(numbers.ReplaceAllString(text, "N"), " ")
 }
 
-// One container's life, each call once with the runtime itself and once through
-// berth, which has nothing to do here.
+// One container's life, each call once with the runtime itself and once through berth, which has
+// nothing to change here.
 func TestLifeIsTheSame(t *testing.T) {
 	const script = "exec ID /bin/busybox sh -c echo${IFS}out;echo${IFS}err>&2;exit${IFS}3"
 	calls := []struct {
@@ -178,7 +178,7 @@ func TestLifeIsTheSame(t *testing.T) {
 		{"@ delete ID", ""},
 		{"@ delete --force ID", ""},
 		{"@ create --pid-file DIR/pid ID", ""},
-		{"@ create ID", ""}, // it is there already
+		{"@ create ID", ""}, // it exists already
 		{"@ state ID", ""},
 		{"@ list -q", ""},
 		{"@ start ID", ""},
@@ -243,7 +243,7 @@ func TestLifeIsTheSame(t *testing.T) {
 	}
 }
 
-// Descriptors that an engine hands down reach the container's process.
+// Descriptors that an engine passes on reach the container's process.
 func TestPreservedDescriptors(t *testing.T) {
 	for _, runtime := range []string{"runc", "crun"} {
 		t.Run(runtime, func(t *testing.T) {

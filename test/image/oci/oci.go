@@ -51,7 +51,7 @@ func Write(dir string, images ...Image) error {
 	return WriteIndex(dir, entries)
 }
 
-// WriteIndex makes a layout's index and marker, over blobs that are there already.
+// WriteIndex writes a layout's index and marker; the blobs exist already.
 func WriteIndex(dir string, entries []ispec.Descriptor) error {
 	index := ispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ispec.MediaTypeImageIndex, Manifests: entries}
 	if err := writeJSON(filepath.Join(dir, ispec.ImageIndexFile), index); err != nil {

@@ -24,7 +24,7 @@ type File struct {
 	Xattrs map[string]string
 }
 
-// Tar makes an archive in which everything is of the same moment.
+// Tar returns an archive in which all files have the same time.
 func Tar(files ...File) io.Reader {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

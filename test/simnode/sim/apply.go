@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apply makes the node's trees what the state says; was is the state before.
+// apply changes the node's trees from the state was to the present state.
 func (n Node) apply(was Node) error {
 	p := n.Blueprint()
 	if err := n.renameDriver(was.Driver); err != nil {
@@ -21,7 +21,7 @@ func (n Node) apply(was Node) error {
 		renewNodes(was.devices(p), n.devices(p)), n.renewConfigs(p), n.renewNVML())
 }
 
-// renewConfigs makes the PCI configuration spaces of GPUs what the state says.
+// renewConfigs writes the PCI configuration spaces of GPUs by the state.
 func (n Node) renewConfigs(p Profile) error {
 	files := map[string]string{}
 	for i, g := range p.GPUs {
@@ -30,7 +30,7 @@ func (n Node) renewConfigs(p Profile) error {
 	return writeAll(files)
 }
 
-// renewModules makes /sys/module what the state says.
+// renewModules writes /sys/module by the state.
 func (n Node) renewModules(was Node, p Profile) error {
 	t := tree{files: map[string]string{}, links: map[string]string{}}
 	for _, m := range n.modules(p) {
@@ -71,7 +71,7 @@ func renewNodes(was, now []device) error {
 	return makeNodes("/dev", missing)
 }
 
-// renameDriver gives the driver's libraries the version's names.
+// renameDriver renames the driver's libraries to those of the version.
 func (n Node) renameDriver(was string) error {
 	if was == n.Driver {
 		return nil

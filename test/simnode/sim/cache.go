@@ -34,8 +34,8 @@ func cacheDir() (string, error) {
 	return filepath.Join(user, "berth-simnode"), nil
 }
 
-// cached returns cache/name, which make fills in once: others wait for it, and
-// one that was made half isn't seen.
+// cached returns cache/name, which make fills once: other calls wait for it, and an incomplete
+// directory isn't used.
 func cached(cache, name string, make func(dir string) error) (path string, err error) {
 	path = filepath.Join(cache, name)
 	if _, err := os.Stat(path); err == nil {
@@ -70,7 +70,7 @@ func cached(cache, name string, make func(dir string) error) (path string, err e
 	return path, nil
 }
 
-// sourceHash names what is built from the sources and the recipe.
+// sourceHash returns a hash of the sources and of how they are built.
 func sourceHash(recipe ...string) string {
 	h := sha256.New()
 	fmt.Fprintln(h, recipe)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Actions says what [Control] understands.
+// Actions describes the actions of [Control].
 const Actions = `lose GPU                    the GPU falls off the bus: NVML says it is lost
 drop GPU                    so it does, and its PCI configuration space reads as ones
 restore GPU                 it is back
@@ -61,7 +61,7 @@ func (n Node) clone() Node {
 	return n
 }
 
-// act changes the state alone.
+// act changes only the state.
 func (n *Node) act(action string, args []string) error {
 	actions := map[string]struct {
 		least int
@@ -118,8 +118,8 @@ func (n *Node) replace(args []string) error {
 	return nil
 }
 
-// call is an NVML function's name without its version, and the GPUs it is
-// about, "*" for all.
+// call returns an NVML function's name without its version, and the GPUs to which the action
+// applies, "*" for all.
 func (n *Node) call(name string, gpus []string) (string, []string, error) {
 	if !strings.HasPrefix(name, "nvml") {
 		return "", nil, fmt.Errorf("%q isn't a function of NVML", name)
@@ -164,7 +164,7 @@ func (n *Node) fail(args []string) error {
 	return nil
 }
 
-// without leaves the named function out, or all.
+// without removes the named function, or all.
 func without[V any](of map[string]V, names []string) map[string]V {
 	if len(names) == 0 {
 		return nil

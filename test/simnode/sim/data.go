@@ -41,8 +41,8 @@ func (n Node) driverData() map[string]string {
 	return full
 }
 
-// mountData puts the driver's other files where they belong. In / that takes
-// overlays of /usr/lib and /usr/share, under which the libraries stay what they are.
+// mountData mounts the driver's other files at their places. In / that takes overlays of /usr/lib
+// and /usr/share; libraries below them don't change.
 func (n *Node) mountData(libraries32 string) (err error) {
 	if n.DriverRoot == "/" {
 		if err := overlayUsr(n.Libraries); err != nil {
@@ -80,7 +80,7 @@ func overlayUsr(libraries string) error {
 	return putBack()
 }
 
-// renewData makes these files what the state says.
+// renewData writes these files by the state.
 func (n Node) renewData(was Node) error {
 	now := n.driverData()
 	for path := range was.driverData() {
@@ -94,8 +94,8 @@ func (n Node) renewData(was Node) error {
 	return writeAll(now)
 }
 
-// libraryDir32 is where this machine's linker looks for libraries of 32 bits, "" if
-// it has none.
+// libraryDir32 returns the directory in which this machine's linker looks for libraries of 32 bits,
+// "" if there is none.
 func libraryDir32() string {
 	switch {
 	case runtime.GOARCH != "amd64":
@@ -119,8 +119,8 @@ func libraries32() []library {
 	return all
 }
 
-// buildStub32 compiles them: they need no library of C, so that any compiler for
-// this machine can. On a machine without such programs it is "".
+// buildStub32 compiles the libraries of 32 bits: they need no C library, so any compiler for this
+// machine can build them. It returns "" on a machine without programs of 32 bits.
 func buildStub32(cache, version string) (string, error) {
 	if libraryDir32() == "" {
 		return "", nil

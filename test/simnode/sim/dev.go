@@ -29,8 +29,8 @@ type device struct {
 	mode         uint32
 }
 
-// freeMajors gives each dynamic major of the drivers a number that the kernel
-// doesn't use, so that nothing is behind the nodes.
+// freeMajors assigns to each dynamic major of the drivers a number that the kernel doesn't use, so
+// that the nodes have no driver.
 func freeMajors() (map[string]int, error) {
 	used, err := usedMajors()
 	if err != nil {
@@ -64,7 +64,7 @@ func usedMajors() (map[int]bool, error) {
 	return used, lines.Err()
 }
 
-// devices lists the accelerators' nodes as they ought to be now.
+// devices lists the accelerators' nodes by the present state.
 func (n Node) devices(p Profile) []device {
 	if n.Bare {
 		return n.dri(p)
@@ -117,7 +117,7 @@ func (n Node) caps(p Profile) []device {
 	return all
 }
 
-// dri lists what is there without anybody's doing: the kernel makes it.
+// dri lists the graphics nodes, which the kernel makes by itself.
 func (n Node) dri(p Profile) []device {
 	var all []device
 	for i := range p.Files {
@@ -149,7 +149,7 @@ func (p Profile) byPath(dev string) map[string]string {
 	return links
 }
 
-// rdmaMinor is a minor of misc that no driver of Linux has for itself.
+// rdmaMinor is a minor of misc that no driver of Linux uses.
 const rdmaMinor = 122
 
 // mountDev builds a /dev with the machine's own nodes and the profile's.
@@ -251,7 +251,7 @@ func copyNode(e fs.DirEntry, source, target string) error {
 	return nil
 }
 
-// foreign says that a name in /dev is a real accelerator's, or is mounted anew.
+// foreign reports whether a name in /dev is a real accelerator's, or a mount point.
 func foreign(name string) bool {
 	known := []string{"dri", "infiniband", "kfd", "gdrdrv", "pts", "shm", "mqueue", "hugepages"}
 	return strings.HasPrefix(name, "nvidia") || slices.Contains(known, name)

@@ -17,7 +17,7 @@ var sources embed.FS
 // driverFiles are the driver's user-space files in the cache.
 type driverFiles struct {
 	libraries, programs string
-	libraries32         string // stubs; "" where there are none
+	libraries32         string // stubs; "" if there are none
 	nvml                string // our libnvidia-ml, without state
 	memlock             string // see stub/memlock.c
 	nvidia              bool   // not stubs
@@ -74,7 +74,7 @@ func programs() []string {
 
 const nvmlName, nvmlSoname = "libnvidia-ml", "libnvidia-ml.so.1"
 
-// prepareDriver has the driver's files ready in the cache.
+// prepareDriver makes the driver's files in the cache.
 func prepareDriver(kind, version string) (d driverFiles, err error) {
 	cache, err := cacheDir()
 	if err != nil {
@@ -110,7 +110,7 @@ func driverDir(cache, kind, version string) (string, error) {
 	return buildStub(cache, version)
 }
 
-// libraryDir is where this machine's linker looks for libraries first.
+// libraryDir returns the directory in which this machine's linker looks for libraries first.
 func libraryDir() string {
 	for _, dir := range []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"} {
 		if _, err := os.Stat(dir); err == nil {
@@ -120,7 +120,7 @@ func libraryDir() string {
 	return "/usr/lib"
 }
 
-// mountDriver puts the driver's files where they belong.
+// mountDriver mounts the driver's files at their places.
 func (n *Node) mountDriver(d driverFiles) error {
 	n.Libraries = filepath.Join(n.DriverRoot, libraryDir())
 	n.Programs = filepath.Join(n.DriverRoot, "usr/bin")
@@ -157,7 +157,7 @@ func makeRoot(root string) error {
 	return nil
 }
 
-// helpers gives a bare node the programs that load modules and make nodes.
+// helpers adds to a bare node the programs that load modules and make nodes.
 func (n Node) helpers() error {
 	if !n.Bare && n.UVM {
 		return nil
@@ -177,8 +177,8 @@ func (n Node) helpers() error {
 	return nil
 }
 
-// writeNVML puts our library, with the state of now behind it for containers
-// that don't see the node's state, beside the other libraries.
+// writeNVML writes our library beside the other ones, followed by the present state, for containers
+// that don't see the node's state.
 func (n Node) writeNVML(nvml string) error {
 	code, err := os.ReadFile(nvml)
 	if err != nil {

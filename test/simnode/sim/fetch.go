@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// debianDir is where a fetched driver of the version is.
+// debianDir is the directory of a fetched driver of the version.
 func debianDir(cache, version string) string {
 	return filepath.Join(cache, debianName(version))
 }
@@ -74,7 +74,7 @@ func unpack(apt string) (root string, err error) {
 	return root, nil
 }
 
-// fillIn copies programs that aren't there yet.
+// fillIn copies programs that are missing.
 func fillIn(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -137,7 +137,7 @@ func aptGet(dir string, args ...string) error {
 	return nil
 }
 
-// mirror is the Debian archive that the machine itself uses.
+// mirror returns the Debian archive that the machine itself uses.
 func mirror() (string, error) {
 	out, err := exec.Command("apt-get", "indextargets", "--format", "$(REPO_URI)").Output()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// keepName marks a directory that is to be there without files.
+// keepName marks a directory that has to exist without files.
 const keepName = ".keep"
 
 // writeAll writes files, given by full path, in place, with their directories.
@@ -90,9 +90,8 @@ func major(line string) int {
 	return n
 }
 
-// shareCPUs divides the CPUs that the machine has online between NUMA nodes, so
-// that what is near a GPU is something that a process can be bound to. With
-// fewer CPUs than nodes, nodes share.
+// shareCPUs divides the machine's online CPUs between the NUMA nodes, so that a process can be
+// bound to the CPUs near a GPU. With fewer CPUs than nodes, nodes share CPUs.
 func shareCPUs(nodes int) ([]string, error) {
 	b, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {

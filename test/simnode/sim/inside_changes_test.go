@@ -35,7 +35,7 @@ func testChanges(t *testing.T, lib nvml.Interface, p Profile) {
 	}
 	control(t, "unfail")
 
-	// A call that hangs ends after what happens meanwhile.
+	// A call that hangs ends after later actions.
 	control(t, "hang", "nvmlDeviceGetMemoryInfo", last)
 	used := make(chan uint64)
 	go func() {

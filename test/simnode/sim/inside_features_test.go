@@ -19,8 +19,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// testFeatures looks for what goes with GPUs: nodes of features, links of graphics
-// nodes, and the sockets of the driver's services.
+// testFeatures checks the devices that go with GPUs: nodes of features, links of graphics nodes,
+// and the sockets of the driver's services.
 func testFeatures(t *testing.T, n Node, p Profile) {
 	for pattern, want := range map[string]int{
 		"nvidia-fs*": p.Files, "nvidia-caps-imex-channels/channel*": p.Channels, "gdrdrv": bit(p.GDRCopy),
@@ -62,7 +62,7 @@ func testFeatures(t *testing.T, n Node, p Profile) {
 	}
 }
 
-// testData looks at the driver's files that are no libraries of 64 bits.
+// testData checks the driver's files other than its libraries of 64 bits.
 func testData(t *testing.T, n Node) {
 	for _, path := range []string{
 		"/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/usr/share/vulkan/icd.d/nvidia_icd.json",
@@ -147,7 +147,7 @@ func testProc(t *testing.T, n Node, p Profile) {
 	}
 }
 
-// The sockets are listened on as long as the node's first process lives, and no longer.
+// The services listen as long as the node's first process lives, and no longer.
 func TestServicesEnd(t *testing.T) {
 	testutil.NeedRoot(t, "cc")
 	cmd, _ := start(t, "dgx-h100")
@@ -174,7 +174,7 @@ func TestServicesEnd(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// The test's own time limit ends a wait that is in vain.
+	// The test's own time limit ends a wait that never succeeds.
 	for err == nil || errors.Is(err, unix.EAGAIN) { // the queue is full while nobody accepts
 		time.Sleep(time.Millisecond)
 		err = connect()

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestInside is what TestProfiles runs in nodes.
+// TestInside is run by TestProfiles in nodes.
 func TestInside(t *testing.T) {
 	n, err := Current()
 	if err != nil || os.Getenv(envInside) == "" {
@@ -72,7 +72,7 @@ func testSystem(t *testing.T, lib nvml.Interface, n Node) {
 	}
 }
 
-// seen is what NVML says of one GPU.
+// seen is NVML's report of one GPU.
 type seen struct {
 	UUID, Name, PCI, Compute string
 	Minor, Index             int
@@ -193,8 +193,8 @@ func testLinks(t *testing.T, lib nvml.Interface, p Profile) {
 	}
 }
 
-// testContainer hides the node's state as a container does, and all nodes but
-// those of the last GPU, or of the last slice: the library then shows this alone.
+// testContainer hides the node's state as a container does, and all nodes but those of the last
+// GPU, or of the last slice: the library then shows only this one.
 func testContainer(t *testing.T, n Node, p Profile) {
 	last := len(p.GPUs) - 1
 	want := func(gpu int) string {
@@ -217,7 +217,7 @@ func testContainer(t *testing.T, n Node, p Profile) {
 	}
 }
 
-// listIn is what nvidia-smi lists where only these nodes are.
+// listIn returns nvidia-smi's list where only these nodes exist.
 func listIn(t *testing.T, nodes ...string) string {
 	t.Helper()
 	script := "set -e; mount -t tmpfs x /run; mount -t tmpfs x /dev; mkdir /dev/nvidia-caps; mknod /dev/null c 1 3;" +

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testNodes opens each accelerator's node: the kernel knows it, and has nothing behind it.
+// testNodes opens each accelerator's node: the kernel knows it, and has no driver for it.
 func testNodes(t *testing.T, n Node, p Profile) {
 	all := n.devices(p)
 	for _, d := range all {
@@ -99,7 +99,7 @@ func read(t *testing.T, path, want string) {
 	}
 }
 
-// dangling finds links that lead nowhere.
+// dangling finds dangling links.
 func dangling(t *testing.T, dirs ...string) {
 	t.Helper()
 	for _, dir := range dirs {
@@ -135,7 +135,7 @@ func testDriver(t *testing.T, n Node) {
 	}
 }
 
-// TestInsideBare is what TestBareNode runs in a node without accelerators' nodes.
+// TestInsideBare is run by TestBareNode in a node without accelerators' nodes.
 func TestInsideBare(t *testing.T) {
 	n, err := Current()
 	if err != nil || os.Getenv(envOption) != "bare" {

@@ -57,9 +57,9 @@ func migMinors() string {
 	return b.String()
 }
 
-// layOut places instances as asked: "3g.40gb:1c:2c,1g.10gb" is one instance of
-// three slices with two compute instances, and one with one. "off" and "" turn
-// MIG mode off, "on" turns it on without instances.
+// layOut places the instances of a layout: "3g.40gb:1c:2c,1g.10gb" is one instance of three slices
+// with two compute instances, and one with one. "off" and "" turn MIG mode off, "on" turns it on
+// without instances.
 func (m *Model) layOut(text string) (mig bool, placed []Instance, err error) {
 	switch {
 	case text == "" || text == "off":

@@ -12,9 +12,8 @@ import (
 // nodes: links to the program that made the node, which asks [Loader].
 func loaders() []string { return []string{"modprobe", "nvidia-modprobe"} }
 
-// Loader acts as modprobe, as nvidia-modprobe or as a node's services if the program
-// was called by such a name, and says whether it was. Each program that makes nodes
-// asks it before anything else.
+// Loader acts as modprobe, as nvidia-modprobe or as a node's services if the program was called by
+// such a name, and reports whether it was. Each program that makes nodes calls it first.
 func Loader(argv []string) (was bool, err error) {
 	switch filepath.Base(argv[0]) {
 	case "modprobe":

@@ -31,7 +31,7 @@ func overlay(name, target string, lowers ...string) error {
 	return nil
 }
 
-// upperDir is where the files of an overlay can be put before it is mounted.
+// upperDir returns the directory in which files of an overlay can be put before it is mounted.
 func upperDir(name string) string { return filepath.Join(Dir, "overlay", name) }
 
 func makeDirs(dirs ...string) error {
@@ -43,8 +43,8 @@ func makeDirs(dirs ...string) error {
 	return nil
 }
 
-// overlayRoot is overlay for a target that is a mount itself, which it takes the
-// place of with all that is mounted below.
+// overlayRoot is overlay for a target that is a mount itself, which it replaces together with all
+// mounts below.
 func overlayRoot(name, target string) error {
 	upper, work, at := upperDir(name), upperDir(name+".work"), filepath.Join(Dir, name)
 	if err := makeDirs(upper, work, at); err != nil {
@@ -57,7 +57,7 @@ func overlayRoot(name, target string) error {
 	return move(at, target)
 }
 
-// move puts the mount at from in the place of target, whose own mounts go.
+// move moves the mount at from to target, whose own mounts are removed.
 func move(from, target string) error {
 	if err := unix.Unmount(target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount %s: %w", target, err)
@@ -105,9 +105,8 @@ func keep(paths []string) (putBack func() error, err error) {
 	}, nil
 }
 
-// mountRun gives the node a fresh /run; what leads to the machine's services stays, but
-// for its systemd, whose units are none of the node's business: of that only what names
-// are looked up by.
+// mountRun gives the node a fresh /run. The machine's services stay reachable, except its systemd,
+// of which only name resolution stays.
 func mountRun() error {
 	stay := []string{"/run/systemd/resolve", "/run/dbus", "/run/udev", "/run/resolvconf", "/run/NetworkManager", "/run/user"}
 	putBack, err := keep(stay)
@@ -176,8 +175,8 @@ func (n Node) writeEtc(name string, d driverFiles) error {
 	return t.write(upperDir("etc"))
 }
 
-// memlockCapped says whether crun would fail on cgroup v2 for a limit that root
-// can't raise here: see stub/memlock.c.
+// memlockCapped reports whether crun would fail on cgroup v2 because of a limit that root can't
+// raise here: see stub/memlock.c.
 func (n Node) memlockCapped() (bool, error) {
 	v2 := n.Cgroup == "v2" || (n.Cgroup == "host" && isV2(cgroupRoot))
 	if !v2 {

@@ -19,7 +19,7 @@ import (
 // The test binary acts as the simnode command, or as tests inside a node, when
 // these are set.
 const (
-	envExec   = "SIMNODE_TEST_EXEC"   // words: profile cgroup command…
+	envExec   = "SIMNODE_TEST_EXEC"   // arguments: profile cgroup command…
 	envInside = "SIMNODE_TEST_INSIDE" // profile whose node TestInside is to see
 	envOption = "SIMNODE_TEST_OPTION" // bare
 )
@@ -48,7 +48,7 @@ func self(t *testing.T, args ...string) *exec.Cmd {
 	return exec.Command(path, args...)
 }
 
-// node is a command that runs words in a new node.
+// node returns a command that runs words in a new node.
 func node(t *testing.T, profile, cgroup string, words ...string) *exec.Cmd {
 	t.Helper()
 	cmd := self(t)
@@ -88,7 +88,7 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// A node is its first process and that one's children: kill -9 leaves nothing.
+// A node consists of its first process and that one's children: kill -9 leaves nothing.
 func TestNothingLeft(t *testing.T) {
 	testutil.NeedRoot(t, "cc")
 	before := traces(t)
@@ -144,7 +144,7 @@ func start(t *testing.T, profile string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, said
 }
 
-// traces is what a node could leave on the machine.
+// traces returns what a node could leave on the machine.
 func traces(t *testing.T) map[string][]string {
 	t.Helper()
 	name, err := os.Hostname()
@@ -164,7 +164,7 @@ func traces(t *testing.T) map[string][]string {
 	return seen
 }
 
-// Changes from outside are seen by what runs inside.
+// Programs inside see changes from outside.
 func TestControlFromOutside(t *testing.T) {
 	testutil.NeedRoot(t, "cc")
 	cmd, _ := start(t, "dgx-a100-mig")

@@ -36,8 +36,8 @@ func Nodes() ([]Running, error) {
 	return found, nil
 }
 
-// inNode says which node a process is in. A process that ends meanwhile, and
-// one inside a container, is in none.
+// inNode returns the node of a process. A process that ends meanwhile, and one inside a container,
+// is in none.
 func inNode(proc string) (r Running, ok bool) {
 	b, err := os.ReadFile(filepath.Join(proc, "root", Dir, "node.json"))
 	if err != nil || json.Unmarshal(b, &r.Node) != nil {

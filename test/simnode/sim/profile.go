@@ -89,10 +89,11 @@ func uuid(prefix string, of ...any) string {
 	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, h[:4], h[4:6], h[6:8], h[8:10], h[10:16])
 }
 
-// UUID of the GPU with the index.
+// UUID returns the UUID of the GPU with the index.
 func (p Profile) UUID(index int) string { return uuid("GPU", p.Name, index) }
 
-// SliceUUID of a compute instance; it is the same after the same layout was made again.
+// SliceUUID returns the UUID of a compute instance; it is the same after the same layout was made
+// again.
 func (p Profile) SliceUUID(index int, s Slice) string {
 	return uuid("MIG", p.Name, index, s.Profile, s.GI, s.CI)
 }
@@ -120,7 +121,7 @@ func (p Profile) Nodes() int {
 // NUMA returns the NUMA node of the GPU with the index.
 func (p Profile) NUMA(index int) int { return p.numa(p.GPUs[index].Path) }
 
-// Common says how far apart two functions are: one of NVML's topology levels.
+// Common returns how far apart two functions are: one of NVML's topology levels.
 func (p Profile) Common(a, b string) int {
 	as, bs := strings.Fields(a), strings.Fields(b)
 	n := 0
@@ -137,7 +138,7 @@ func (p Profile) Common(a, b string) int {
 		return topologyNode
 	case n == 1:
 		return topologyHostBridge
-	case beyond <= 2: // the switch's lower port and the device itself
+	case beyond <= 2: // the switch's downstream port and the device itself
 		return topologySingle
 	}
 	return topologyMultiple

@@ -71,8 +71,8 @@ func next(bus string) string {
 	return fmt.Sprintf("%02x", n+1)
 }
 
-// seat is where a pair sits on a board with eight of them: two below each of
-// four host bridges, two of which are on each NUMA node.
+// seat is the place of a pair on a board with eight of them: two below each of four host bridges,
+// two of which are on each NUMA node.
 type seat struct{ bridge, top, port, leaf, gpu, nic string }
 
 func hca(name, path string, uverbs int) HCA {
@@ -193,8 +193,8 @@ func oneGPU() Profile {
 	}
 }
 
-// boards is a server with that many GPUs below four host bridges, without NICs. It is for
-// measuring and for limits, and isn't among [Profiles].
+// boards returns a server with that many GPUs below four host bridges, without NICs. It is for
+// benchmarks and for limits, and isn't among [Profiles].
 func boards(name string, gpus int) Profile {
 	p := Profile{
 		Name: name, Driver: "550.163.01", CUDA: 12040,

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// Both runtimes start containers on both kinds of cgroups, and the difference
-// between a node that a container may open and one that it may not is seen.
+// Both runtimes start containers on both versions of cgroups, and nodes that a container may open
+// answer differently from those that it may not.
 func TestRuntimes(t *testing.T) {
 	testutil.NeedRoot(t, "cc", "runc", "crun", "busybox")
 	for _, cgroup := range []string{"v1", "v2"} {
@@ -38,7 +38,7 @@ func TestRuntimes(t *testing.T) {
 	}
 }
 
-// bundle has a container that may open the first of two nodes.
+// bundle makes a bundle of a container that may open the first of two nodes.
 func bundle(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

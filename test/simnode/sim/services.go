@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// servicesName is what a program is called when it is to listen for a node.
+// servicesName is the name of a program that listens for a node.
 const servicesName = "simnode-services"
 
-// sockets lists those of the driver's services: real ones, at which a connection
-// is taken and closed.
+// sockets lists the sockets of the driver's services: real ones, at which a connection is accepted
+// and closed.
 func (p Profile) sockets() []string {
 	all := []string{"/run/nvidia-persistenced/socket"}
 	if len(p.Switches) > 0 {
@@ -25,10 +25,10 @@ func (p Profile) sockets() []string {
 	return all
 }
 
-// startServices starts a process that will listen for the node which the caller
-// makes of itself, as long as the caller's pid lives, and returns where to send the
-// sockets. The process stays outside of the node's namespaces and is nobody's child,
-// so that a node still is its own processes and nothing else.
+// startServices starts a process that will listen for the node which the caller makes of itself, as
+// long as the caller lives, and returns the connection for the sockets. The process stays outside
+// of the node's namespaces and is no child of the node, so that a node still consists of its own
+// processes only.
 func startServices() (control *os.File, err error) {
 	if filepath.Base(os.Args[0]) == servicesName {
 		return nil, errors.New("start services: this program never asked Loader")

@@ -31,18 +31,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options say how a node differs from what its profile says. The zero value is
-// the machine's own cgroups and a driver in / with all nodes made.
+// Options are the differences of a node from its profile. The zero value is the machine's own
+// cgroups and a driver in / with all nodes made.
 type Options struct {
 	// Cgroup is "host" (as it is; the same as ""), "v1" or "v2".
 	Cgroup string
 	// Driver is "stub" (compiled here; the same as ""), "debian" (NVIDIA's own
 	// user-space files, see [Fetch]) or "auto": those if they are in the cache.
 	Driver string
-	// DriverRoot is where the driver's files are; "" is "/".
+	// DriverRoot is the root of the driver's files; "" is "/".
 	DriverRoot string
-	// BareNodes leaves the accelerators' nodes out of /dev, as after a boot in
-	// which nobody made them.
+	// BareNodes leaves the accelerators' nodes out of /dev, as after a boot before any program has
+	// made them.
 	BareNodes bool
 	// NoUVM leaves the module nvidia-uvm unloaded; modprobe and nvidia-modprobe load it.
 	NoUVM bool

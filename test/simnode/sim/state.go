@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// Dir is where a node keeps its state, inside its own /run.
+// Dir is the directory of a node's state, inside its own /run.
 const Dir = "/run/simnode"
 
 // Node is the state of a running simulated node, as in node.json.
@@ -21,17 +21,17 @@ type Node struct {
 	ID      string `json:"id"`
 	Profile string `json:"profile"`
 	Cgroup  string `json:"cgroup"`
-	// Driver is the version of now.
+	// Driver is the present version.
 	Driver string `json:"driver"`
-	// DriverRoot and Libraries say where the driver's files are.
+	// DriverRoot and Libraries are the directories of the driver's files.
 	DriverRoot string `json:"driver_root"`
 	Libraries  string `json:"libraries"`
 	Programs   string `json:"programs"`
-	// Libraries32 is where those of 32 bits are, "" if there are none.
+	// Libraries32 is the directory of the libraries of 32 bits, "" if there are none.
 	Libraries32 string `json:"libraries32,omitempty"`
 	// NVIDIA: the files are NVIDIA's own, but for NVML and nvidia-smi.
 	NVIDIA bool `json:"nvidia,omitempty"`
-	// Bare: nobody made the accelerators' nodes. UVM: nvidia-uvm is loaded.
+	// Bare: the accelerators' nodes don't exist. UVM: nvidia-uvm is loaded.
 	Bare   bool           `json:"bare,omitempty"`
 	UVM    bool           `json:"uvm"`
 	Majors map[string]int `json:"majors"`
@@ -42,12 +42,12 @@ type Node struct {
 	Fail map[string]Failure  `json:"fail,omitempty"`
 }
 
-// GPUState is what can change of a GPU.
+// GPUState is the variable state of a GPU.
 type GPUState struct {
 	Lost bool `json:"lost,omitempty"`
 	// Dropped: its PCI configuration space reads as ones.
 	Dropped bool `json:"dropped,omitempty"`
-	// Replaced counts how often another GPU was put in its place.
+	// Replaced counts the replacements of the GPU by another one.
 	Replaced  int        `json:"replaced,omitempty"`
 	MIG       bool       `json:"mig,omitempty"`
 	Instances []Instance `json:"instances,omitempty"`
@@ -82,7 +82,7 @@ func Current() (Node, error) {
 	return n, nil
 }
 
-// UUID of the GPU with the index, as it is now.
+// UUID returns the present UUID of the GPU with the index.
 func (n Node) UUID(i int) string {
 	if replaced := n.GPUs[i].Replaced; replaced > 0 {
 		return uuid("GPU", n.Profile, i, replaced)

@@ -18,10 +18,10 @@ const (
 	vendorBroadcom = 0x1000
 )
 
-// tree collects what is to be in /sys: paths are relative to it.
+// tree collects the files of /sys: paths are relative to it.
 type tree struct {
 	files, links map[string]string
-	// opaque directories hide what the machine has there.
+	// opaque directories hide the machine's.
 	opaque []string
 }
 
@@ -104,7 +104,7 @@ func (t tree) realPCI() {
 	}
 }
 
-// sysTree is all that the profile adds to /sys.
+// sysTree returns everything that the profile adds to /sys.
 func (n Node) sysTree(p Profile) tree {
 	t := tree{files: map[string]string{}, links: map[string]string{}}
 	for bus := range p.Bridges {
@@ -173,7 +173,7 @@ func (n Node) memoryNodes(t tree) {
 	}
 }
 
-// function is the configuration of one PCI function.
+// function describes one PCI function.
 type function struct {
 	class          uint32
 	vendor, device uint16
@@ -224,8 +224,8 @@ func (n Node) describe(t tree, p Profile, path, dir string, f function) {
 	t.link("bus/pci/devices/"+address, dir)
 }
 
-// gpuConfig is the beginning of a GPU's PCI configuration space, the header. Reads of a device
-// that fell off the bus give ones.
+// gpuConfig returns the header of a GPU's PCI configuration space. A device that fell off the bus
+// reads as all ones.
 func (n Node) gpuConfig(i int) string {
 	space := make([]byte, 64)
 	binary.LittleEndian.PutUint16(space, vendorNVIDIA)

@@ -78,7 +78,7 @@ func TestLayOut(t *testing.T) {
 }
 
 func TestMinors(t *testing.T) {
-	// As a driver numbers them: gpu0/gi7 is nvidia-cap66, its ci0 nvidia-cap67.
+	// The driver's numbers: gpu0/gi7 is nvidia-cap66, its ci0 nvidia-cap67.
 	gi, ci := Slice{GI: 7, CI: 0}.Minors(0)
 	if gi != 66 || ci != 67 {
 		t.Errorf("got %d and %d, want 66 and 67", gi, ci)
