@@ -44,40 +44,40 @@ func testAlloc(t *testing.T, o options) {
 			n.as(t).berth("alloc", c.request, "--", "sh", "-c", c.script).is(0, c.want, "")
 		})
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestForgedLease: a lease's id alone gives no access to its devices.
 func TestForgedLease(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	holder := n.start("berth", "alloc", "1", "--", "sleep", "1000")
-	id := n.holds(1)[0].ID
+	id := n.waitForLeases(1)[0].ID
 	const unset = "; unset BERTH_LEASE to take a lease of its own"
 	n.sh("BERTH_LEASE="+id+` berth run "$IMAGE" true`).fails(125, "berth: use lease ID: this process is not part of its holder (alloc)"+unset)
 	n.sh("BERTH_LEASE="+id+` berth run --gpus 1 "$IMAGE" true`).fails(125, "berth: use lease ID: this process is not part of its holder (alloc)"+unset)
 	n.sh(`BERTH_LEASE=xyz berth run "$IMAGE" true`).fails(125, `berth: use lease "xyz": no such lease`+unset)
 	holder.signal(syscall.SIGTERM)
 	holder.wait()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestBackground: processes that the command leaves in the background keep the lease until they
 // end.
 func TestBackground(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.berth("alloc", "1", "--", "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $! > /run/pid").
 		is(0, "", "berth: the command left 1 process running; GPU 0 stays leased until the last has ended\n")
-	if note := n.holds(1)[0].Note; !strings.Contains(note, "processes live in its cgroup") {
+	if note := n.waitForLeases(1)[0].Note; !strings.Contains(note, "processes live in its cgroup") {
 		t.Errorf("the lease's note is %q", note)
 	}
 	n.berth("alloc", "1", "--", "true").fails(75,
 		"berth: request 1: 1 asked, 0 of 1 free; held: GPU 0 by alloc sh since TIME; wait for them with --wait, or see berth leases")
 	n.sh("kill $(cat /run/pid)").ok()
-	n.holds(0)
+	n.waitForLeases(0)
 	n.berth("alloc", "1", "--", "true").is(0, "", "")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestKilledAlloc: after berth was killed the command continues with its lease.
@@ -92,14 +92,14 @@ func TestKilledAlloc(t *testing.T) {
 			command, _, _ := strings.Cut(p.stdout.String(), "\n")
 			p.signal(syscall.SIGKILL)
 			p.wait()
-			n.holds(1)
+			n.waitForLeases(1)
 			if busy := n.berth("alloc", "1", "--", "true"); busy.code != 75 {
 				t.Errorf("another lease: code %d", busy.code)
 			}
 			n.sh("kill " + command).ok()
-			n.holds(0)
+			n.waitForLeases(0)
 			n.berth("alloc", "1", "--", "true").is(0, "", "")
-			n.isClean(t)
+			n.checkClean(t)
 		})
 	}
 }
@@ -108,7 +108,7 @@ func TestKilledAlloc(t *testing.T) {
 // next request removes a lease without a command.
 func TestKilledEarly(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	for i := range 30 {
 		p := n.start("berth", "alloc", "1", "--", "sh", "-c", "echo started; exec sleep 1000")
 		time.Sleep(time.Duration(i) * time.Millisecond) // somewhere in its first moments
@@ -121,12 +121,12 @@ func TestKilledEarly(t *testing.T) {
 			return running == strings.Contains(p.stdout.String(), "started") || !running
 		})
 		if strings.Contains(p.stdout.String(), "started") {
-			l := n.holds(1)[0]
+			l := n.waitForLeases(1)[0]
 			n.berth("release", "--force", l.ID).ok()
 		}
 		n.berth("alloc", "1", "--", "true").is(0, "", "")
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestEmptyCgroups: an empty cgroup is removed after the berth alloc that created it has ended,
@@ -134,7 +134,7 @@ func TestKilledEarly(t *testing.T) {
 // it.
 func TestEmptyCgroups(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.sh(`mkdir -p /sys/fs/cgroup/berth
 		create() { mkdir -p /sys/fs/cgroup/berth/alloc-$1.$2.$3-$4/main; }
 		start=$(cut -d' ' -f22 /proc/$$/stat) ns=$(stat -L -c %i /proc/$$/ns/pid)
@@ -149,5 +149,5 @@ func TestEmptyCgroups(t *testing.T) {
 		}
 	}
 	n.sh("rmdir /sys/fs/cgroup/berth/*/main /sys/fs/cgroup/berth/alloc-*").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }

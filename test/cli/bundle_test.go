@@ -11,7 +11,7 @@ import (
 // for a request and without, and nothing is leased.
 func TestBundles(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	const asks = `"annotations":{"berth.gpus":"%s"},`
 	const rest = `"process":{"args":["true"],"cwd":"/","user":{"uid":0,"gid":0}},"root":{"path":"rootfs"}}`
 	config := func(version, request string) string {
@@ -51,10 +51,10 @@ func TestBundles(t *testing.T) {
 		n, dir := n.as(t), t.TempDir()
 		check(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(config("1.0.0", "1")), 0o644))
 		holder := n.start("berth", "alloc", "1", "--", "sleep", "1000")
-		n.holds(1)
+		n.waitForLeases(1)
 		n.run("berth-runtime", "create", "--bundle", dir, "task").fails(1, "berth: request 1: 1 asked, 0 of 1 free; held: GPU 0 by alloc sleep since TIME; try again when they are free: berth leases shows who holds what")
 		holder.signal(15)
 		holder.wait()
 	})
-	n.isClean(t)
+	n.checkClean(t)
 }

@@ -32,7 +32,7 @@ func (n *node) cdi(name, text string) {
 // replaced or respected, as asked.
 func TestCDIMenu(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-a100-mig")
+	n := newDiscoveredNode(t, "dgx-a100-mig")
 	n.berth("cdi", "list").is(0, "there are no CDI devices; berth cdi generate writes berth's own\n", "")
 	n.berth("cdi", "generate").is(0, "/etc/cdi/berth-gpus.json\n/etc/cdi/berth-with.json\n", "")
 	menu := func() string { return n.read("/etc/cdi/berth-gpus.json") }
@@ -65,14 +65,14 @@ func TestCDIMenu(t *testing.T) {
 	}
 	n.berth("cdi", "frob").fails(2, `berth: there is no verb "frob"; berth cdi --help shows the usage`)
 	n.berth("cdi", "generate", "--replace").fails(2, "berth: --replace goes with --nvidia; berth cdi generate --help shows the usage")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestCDIDevices: another vendor's device is leased by its name where the admin allows it, comes
 // with everything in its spec, and can't be leased twice.
 func TestCDIDevices(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	n.cdi("nic.yaml", vendor)
 	n.cdi("broken.json", "{")
 	allowed := configured(t, "[policy]\ncdi = ['vendor.example/nic']\n")
@@ -90,7 +90,7 @@ func TestCDIDevices(t *testing.T) {
 		"vendor 1\nnvidia0\n", "")
 
 	holder := n.start("berth", "--config", allowed, "alloc", "1,vendor.example/nic=port0", "--", "sleep", "1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	n.berth("--config", allowed, "run", "--gpus", "vendor.example/nic=port0", image(), "true").fails(75,
 		"berth: request vendor.example/nic=port0: 1 asked, 0 of 1 free; held: GPU 0,vendor.example/nic=port0 by alloc sleep since TIME; wait for them with --wait, or see berth leases")
 	n.berth("--config", allowed, "run", "--gpus", "vendor.example/nic=port1", image(), "true").is(0, "", "")
@@ -101,7 +101,7 @@ func TestCDIDevices(t *testing.T) {
 	}
 	holder.signal(syscall.SIGTERM)
 	holder.wait()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestCDIWithoutGPUs: a node without a driver has CDI devices all the same.
@@ -111,14 +111,14 @@ func TestCDIWithoutGPUs(t *testing.T) {
 	n.cdi("nic.yaml", vendor)
 	allowed := configured(t, "[policy]\ncdi = ['*']\n")
 	n.berth("--config", allowed, "run", "--gpus", "vendor.example/nic=port1", image(), "sh", "-c", "echo $NIC $PORT").is(0, "vendor 1\n", "")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestCDIPastTheLedger: a leased GPU can't be had by the name that another spec gives it, whatever
 // the admin allows.
 func TestCDIPastTheLedger(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	n.cdi("nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}\n")
 	config := configured(t, "[policy]\ncdi = ['*']\n")
 	n.berth("--config", config, "run", "--gpus", "nvidia.com/gpu=0", image(), "true").fails(125,

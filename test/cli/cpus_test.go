@@ -22,7 +22,7 @@ func TestCPUsNearTheGPU(t *testing.T) {
 			n := newNode(t, "dgx-h100", o)
 			state := n.state()
 			last := len(state.GPUs) - 1
-			near, far := n.near(state, 0), n.near(state, last)
+			near, far := n.cpusNear(state, 0), n.cpusNear(state, last)
 			if len(mayUse(t)) > 1 && near == far {
 				t.Fatalf("GPU 0 and %d are both near the CPUs %s: this proves nothing", last, near)
 			}
@@ -38,7 +38,7 @@ func TestCPUsNearTheGPU(t *testing.T) {
 						is(0, "Cpus_allowed_list:\t"+c.want+"\n", "")
 				})
 			}
-			n.isClean(t)
+			n.checkClean(t)
 		})
 	}
 }
@@ -51,9 +51,9 @@ func (n *node) state() sim.Node {
 	return s
 }
 
-// near lists the CPUs on which a task with the GPU must run: those of the GPU's NUMA node that the
+// cpusNear lists the CPUs on which a task with the GPU must run: those of the GPU's NUMA node that the
 // test itself may use, or else all of these.
-func (n *node) near(s sim.Node, gpu int) string {
+func (n *node) cpusNear(s sim.Node, gpu int) string {
 	n.t.Helper()
 	of := numbers(n.t, s.CPUs[s.Blueprint().NUMA(gpu)])
 	own := mayUse(n.t)

@@ -11,7 +11,7 @@ import (
 // everything.
 func TestDetach(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	id := strings.TrimSpace(n.berth("run", "-d", "--gpus", "1", "--name", "train", image(), "sh", "-c",
 		`ls /dev/nvidia0; echo oops >&2; trap 'echo bye; exit 3' TERM; while :; do sleep 0.05; done`).ok())
 	eventually(t, "the task has written", func() bool { return strings.Contains(n.berth("logs", id).stdout, "/dev/nvidia0\n") })
@@ -32,14 +32,14 @@ func TestDetach(t *testing.T) {
 	n.berth("run", "--gpus", "1", "--rm", image(), "true").is(0, "", "")
 	n.berth("rm", "train").is(0, "train\n", "")
 	n.berth("run", "-d", "--rm", "--gpus", "1", image(), "frobnicate").fails(127, `berth: command not found: "frobnicate" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)`)
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestDetachWaits: a detached task that waits for its GPU returns the prompt, outlives its
 // terminal, is known to all verbs, and starts in its turn.
 func TestDetachWaits(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.berth("run", "-d", "--rm", "--gpus", "1", "--name", "holder", image(), "sleep", "1000").ok()
 	term := openTerminal(t)
 	p := n.startWith(term.attach, "sh", "-c", "berth run -d --wait --gpus 1 --name later "+image()+" sh -c 'echo begun; exit 7'; echo code $?; read x")
@@ -76,13 +76,13 @@ func TestDetachWaits(t *testing.T) {
 	follow.wait().is(0, "begun\n", "")
 	waiting.wait().is(0, "7\n", "")
 	n.berth("rm", "later").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestDetachWaitIsOver: a detached task that got no GPU in time ends with the code of a busy node.
 func TestDetachWaitIsOver(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.berth("run", "-d", "--rm", "--gpus", "1", "--name", "holder", image(), "sleep", "1000").ok()
 	n.berth("run", "-d", "--gpus", "1", image(), "true").busy()
 	id := strings.TrimSpace(n.berth("run", "-d", "--gpus", "1", "--wait=100ms", image(), "true").ok())
@@ -92,21 +92,21 @@ func TestDetachWaitIsOver(t *testing.T) {
 	}
 	n.berth("rm", id).ok()
 	n.berth("rm", "-f", "holder").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestDetachLease: no detached task on the lease of a berth alloc, which ends before it.
 func TestDetachLease(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.berth("alloc", "1", "--", "berth", "run", "-d", image(), "true").is(125, "", "berth: a detached task would outlive the lease ID of the berth alloc around this process; unset BERTH_LEASE to take one of its own\n")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestFollow: a follower gets all output, to the end of the task.
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.berth("run", "-d", "-i", "--name", "train", image(), "sh", "-c", "echo one; read x; echo $x; exit 5").ok()
 	follow := n.start("berth", "logs", "-f", "train")
 	follow.says("one\n")
@@ -115,13 +115,13 @@ func TestFollow(t *testing.T) {
 	n.sh("berth logs -t train | grep -c '^20..-..-..T.*Z [a-z]*$'").is(0, "2\n", "")
 	n.berth("attach", "train").fails(1, "berth: task train doesn't run (exited (5)); berth logs train shows what it wrote")
 	n.berth("rm", "train").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestAttachKeys: a user types to a task's terminal, detaches, and attaches again.
 func TestAttachKeys(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.berth("run", "-d", "-it", "--name", "train", image(), "sh", "-c",
 		`while read -r line; do stty size; echo "read $line"; [ "$line" = end ] && exit 4; done`).ok()
 	term := openTerminal(t)
@@ -141,14 +141,14 @@ func TestAttachKeys(t *testing.T) {
 	second.wait().is(4, "", "")
 	check(t, again.slave.Close())
 	n.berth("rm", "train").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestMonitorIsKilled: any verb starts a new monitor for a task whose monitor was killed; the task
 // keeps its GPU meanwhile, and its exit code is known.
 func TestMonitorIsKilled(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.berth("run", "-d", "--gpus", "1", "-i", "--name", "train", image(), "sh", "-c", "read x; echo $x; exit 6").ok()
 	kill := `pid=$(sed 's/.*"monitor":{"pid":\([0-9]*\).*/\1/' /var/lib/berth/tasks/*/run.json); kill -9 $pid; while kill -0 $pid 2>/dev/null; do sleep 0.01; done`
 	n.sh(kill).ok()
@@ -158,13 +158,13 @@ func TestMonitorIsKilled(t *testing.T) {
 	n.berth("logs", "train").is(0, "hello\n", "")
 	n.berth("run", "--gpus", "1", image(), "true").is(0, "", "")
 	n.berth("rm", "train").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestDetachOutlivesItsTerminal: the task continues after the end of the session that started it.
 func TestDetachOutlivesItsTerminal(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	term := openTerminal(t)
 	p := n.startWith(term.attach, "sh", "-c", "berth run -d --name train "+image()+" sh -c 'trap \"exit 7\" TERM; echo ready; while :; do sleep 0.05; done'; echo done; read x")
 	term.shows("done\n")
@@ -179,7 +179,7 @@ func TestDetachOutlivesItsTerminal(t *testing.T) {
 	if _, err := os.Stat(n.path("/run/berth/attach")); err != nil {
 		t.Error(err)
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 func (r result) busy() {

@@ -10,7 +10,7 @@ import (
 // TestDoctorNCCL: what NCCL needs of a machine with NICs.
 func TestDoctorNCCL(t *testing.T) {
 	t.Parallel()
-	n := healthy(t, "dgx-h100")
+	n := newHealthyNode(t, "dgx-h100")
 	other := func(text string) string {
 		return "PATH=/run/path /run/programs/berth --config " + configured(t, "[policy]\n"+text) + " doctor --json"
 	}

@@ -23,10 +23,10 @@ const (
 	breaking = "PATH=/run/programs:$PATH; "
 )
 
-// healthy makes a node on which doctor finds no problem.
-func healthy(t *testing.T, profile string) *node {
+// newHealthyNode makes a node on which doctor finds no problem.
+func newHealthyNode(t *testing.T, profile string) *node {
 	t.Helper()
-	n := discovered(t, profile)
+	n := newDiscoveredNode(t, profile)
 	n.equip()
 	n.sh(breaking + "berth cdi generate").ok()
 	return n
@@ -111,7 +111,7 @@ func (s defect) test(t *testing.T, n *node) {
 // TestDoctor: each check detects its defect, and its fix repairs it.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
-	n := healthy(t, "one-gpu")
+	n := newHealthyNode(t, "one-gpu")
 	other := func(text string) string {
 		return "PATH=/run/path /run/programs/berth --config " + configured(t, text) + " doctor --json"
 	}
@@ -198,7 +198,7 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	n.sh("rm -f /run/berth/ledger.json.bad-*; rm -rf /var/lib/berth/tasks").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestDoctorBare: the state after a driver was installed, before anything has made its nodes.
@@ -218,7 +218,7 @@ func TestDoctorBare(t *testing.T) {
 // TestDoctorLost: a GPU that fell off the bus, and its return.
 func TestDoctorLost(t *testing.T) {
 	t.Parallel()
-	n := healthy(t, "dgx-h100")
+	n := newHealthyNode(t, "dgx-h100")
 	n.control("lose", "3")
 	n.berth("discover", "-q").ok()
 	found, _ := n.examine(doctor)
@@ -242,7 +242,7 @@ func TestDoctorLost(t *testing.T) {
 // monitor.
 func TestDoctorProcesses(t *testing.T) {
 	t.Parallel()
-	n := healthy(t, "one-gpu")
+	n := newHealthyNode(t, "one-gpu")
 	defect{
 		id: "ledger.lock", state: "failure", text: " and is stopped",
 		breaks: "berth alloc 1 true; { setsid flock --no-fork /run/berth/ledger.lock sleep 1000 >/dev/null 2>&1 & echo $! >/run/holder; }; " +
@@ -263,13 +263,13 @@ func TestDoctorProcesses(t *testing.T) {
 		breaks: `m=$(sed -n 's/.*"monitor":{"pid":\([0-9]*\).*/\1/p' /var/lib/berth/tasks/*/run.json); kill -9 $m; while kill -0 $m 2>/dev/null; do sleep 0.01; done`,
 	}.test(t, n)
 	n.berth("rm", "-f", "train").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestDoctorUnits: the states of berth's units in systemd.
 func TestDoctorUnits(t *testing.T) {
 	t.Parallel()
-	n := healthy(t, "one-gpu")
+	n := newHealthyNode(t, "one-gpu")
 	n.sh(`mkdir -p /run/systemd/system /run/fake /etc/systemd/system
 cat >/run/fake/systemctl <<'END'
 #!/bin/sh
@@ -321,7 +321,7 @@ for u in service timer; do printf 'Id=berth-discover.%s\nLoadState=loaded\nUnitF
 // couldn't check.
 func TestDoctorUser(t *testing.T) {
 	t.Parallel()
-	n := healthy(t, "one-gpu")
+	n := newHealthyNode(t, "one-gpu")
 	n.berth("run", image(), "true").ok() // makes files that only root can read
 	root, _ := n.examine(doctor)
 	for _, c := range []struct{ name, as, who string }{
@@ -350,7 +350,7 @@ func TestDoctorUser(t *testing.T) {
 }
 
 // TestDoctorIsReadOnly: doctor writes nothing, also as root, and reports the same the second time.
-func TestDoctorLooks(t *testing.T) {
+func TestDoctorIsReadOnly(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "dgx-h100", options{})
 	const list = "find /run /dev /etc /var/lib/berth -xdev ! -path /dev/pts/\\* ! -path /run/simnode/\\* -printf '%p %T@ %C@ %m %s\n' | sort; cat /run/berth/* 2>/dev/null; true"

@@ -6,7 +6,7 @@ import "testing"
 // timer's discovery, removes it.
 func TestEndedLease(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	for _, next := range [][]string{{"discover", "--if-stale", "--processes", "--quiet"}, {"alloc", "8", "--", "true"}} {
 		if got := n.berth("alloc", "1", "--", "sh", "-c", "kill -9 $PPID"); got.code != -9 {
 			t.Fatalf("alloc isn't killed: %+v", got)
@@ -20,5 +20,5 @@ ID: its maker (process PID) is gone and left no container
 		n.berth(next...).is(0, "", "")
 		n.berth("leases").is(0, "nothing is leased, and nobody waits\n", "")
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }

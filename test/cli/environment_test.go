@@ -18,7 +18,7 @@ func configured(t *testing.T, text string) string {
 // TestConfiguration: a configuration that can't be used stops every verb.
 func TestConfiguration(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	for _, c := range []struct{ name, text, why string }{
 		{"unknown key", "runtim = 'crun'", `line 1: unknown key "runtim" (did you mean runtime?)`},
 		{"unknown section", "[hosts]\nproc = '/proc'", `line 1: unknown key "hosts" (did you mean host?)`},
@@ -43,7 +43,7 @@ func TestConfiguration(t *testing.T) {
 	t.Run("missing, by environment", func(t *testing.T) {
 		n.as(t).sh("BERTH_CONFIG=/no/such.toml berth run IMAGE").fails(125, "berth: read configuration /no/such.toml: open /no/such.toml: no such file or directory")
 	})
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestNoDriver: the driver is in another directory than the configuration says.
@@ -58,12 +58,12 @@ func TestNoDriver(t *testing.T) {
 	n.berth("run", "--gpus", "1", "--wait", image(), "true").fails(125, "berth: take the node's inventory: "+why)
 	n.berth("leases").is(0, "nothing is leased, and nobody waits\n", "")
 	n.berth("run", image(), "echo", "hi").is(0, "hi\n", "")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 func TestNoRuntime(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	const hint = "; install crun or runc, or set runtime in /etc/berth/config.toml"
 	missing := configured(t, "runtime = '/no/such/crun'")
 	n.berth("--config", missing, "run", "--gpus", "1", image(), "true").fails(125, "berth: no OCI runtime: /no/such/crun is not an executable file"+hint)
@@ -71,13 +71,13 @@ func TestNoRuntime(t *testing.T) {
 	n.berth("--config", unknown, "run", "--gpus", "1", image(), "true").fails(125, "berth: no OCI runtime: there is no youki in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"+hint)
 	hidden := n.run("unshare", "--mount", "sh", "-c", `for p in $(which -a crun runc); do mount --bind /dev/null $p; done; exec berth run --gpus 1 "$IMAGE" true`)
 	hidden.fails(125, "berth: no OCI runtime: neither crun nor runc is installed"+hint)
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestNotRoot: verbs that need root say so, and the others work.
 func TestNotRoot(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	for _, c := range []struct {
 		name string
 		as   []string
@@ -114,16 +114,16 @@ func TestNotRoot(t *testing.T) {
 		}
 		const hint = ": permission denied; this needs root: use sudo"
 		held := n.start("berth", "alloc", "1", "--", "sleep", "1000")
-		id := n.holds(1)[0].ID
+		id := n.waitForLeases(1)[0].ID
 		berth("discover").fails(1, "berth: open /run/berth/discover.lock"+hint)
 		berth("repair").fails(1, "berth: open /run/berth/ledger.lock"+hint)
 		berth("release", "--force", id).fails(1, "berth: this needs root, and runs as user 65534: use sudo")
-		n.holds(1)
+		n.waitForLeases(1)
 		held.signal(15)
 		held.wait()
 		check(t, os.Remove(n.path("/run/berth/inventory.json")))
 		berth("gpus").fails(1, "berth: take the node's inventory: open /run/berth/discover.lock"+hint)
 		n.berth("discover", "-q").ok()
 	})
-	n.isClean(t)
+	n.checkClean(t)
 }

@@ -10,7 +10,7 @@ import (
 // TestCommandLine: errors in the command line alone.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	for _, c := range []struct {
 		name, args string
 		code       int
@@ -69,7 +69,7 @@ func TestCommandLine(t *testing.T) {
 			n.as(t).berth(words...).fails(c.code, "berth: "+c.line)
 		})
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // as reports to another test.
@@ -82,11 +82,11 @@ func (n *node) as(t *testing.T) *node {
 // TestRequests: requests for devices that the node doesn't have, or that are leased now.
 func TestRequests(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	const kinds = `known are a count (2), all, a model (h100:2), a MIG profile (1g.10gb:2), ids (device=0,3, GPU-…, MIG-…, 0000:1b:00.0), conditions (2,mem>=40G) and NICs (2,nics=auto)`
 	const hint = "; berth gpus shows what there is"
 	held := n.start("berth", "alloc", "0,3", "--", "sleep", "1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	const busy = "; held: GPU 0,3 by alloc sleep since TIME; wait for them with --wait, or see berth leases"
 	for _, c := range []struct {
 		name, request string
@@ -123,13 +123,13 @@ func TestRequests(t *testing.T) {
 	n.berth("alloc", "0", "--", "true").fails(125, `berth: request "0": asks for no GPU; the GPU with index 0 is "device=0"`)
 	check(t, held.Process.Signal(os.Interrupt))
 	held.wait().is(130, "", "")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestImages: invalid images, and commands that an image doesn't have.
 func TestImages(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	dir := t.TempDir()
 	const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	const makes = "; berth pull NAME gets an image of a registry, and berth images shows those that are here"
@@ -163,13 +163,13 @@ func TestImages(t *testing.T) {
 			n.as(t).berth(append([]string{"run", "--gpus", "1"}, c.args...)...).fails(c.code, "berth: "+c.line)
 		})
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // Where a file can't be read, no error claims that it exists or not.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.sh("mkdir -p /var/lib/berth/images && cd /var/lib/berth && rm -rf images/names tasks && touch images/names tasks").ok()
 	if r := n.berth("images"); r.code != 1 || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 {
 		t.Errorf("images: code %d, output %q, %q", r.code, r.stdout, r.stderr)
@@ -182,7 +182,7 @@ func TestUnreadable(t *testing.T) {
 // TestFewFiles: if fewer files can be open than Go's runtime needs, berth says so in one line.
 func TestFewFiles(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	for _, limit := range []string{"4", "6", "7", "9"} {
 		n.sh("ulimit -n "+limit+"; exec berth gpus").fails(1, "berth: only "+limit+" files may be open at once: raise the limit (ulimit -n)")
 	}

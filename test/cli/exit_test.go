@@ -12,7 +12,7 @@ import (
 // lease around a command and for a container.
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	for _, c := range []struct {
 		name, script string
 		alloc, run   int
@@ -51,14 +51,14 @@ func TestExitCodes(t *testing.T) {
 		n.as(t).sh("echo nonsense > "+path+"; chmod 755 "+path+"; berth alloc 1 -- "+path).
 			fails(126, "berth: execute "+path+": exec format error")
 	})
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestSignals: signals that users and job runners send reach the command, once, and berth runs
 // until the command has ended.
 func TestSignals(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	const script = `n=0
 for s in TERM INT HUP USR1 USR2 QUIT; do trap "echo got $s; n=\$((n+1))" $s; done
 echo ready
@@ -100,13 +100,13 @@ exit 42`
 			run.wait().is(128+int(s), "ready\n", "")
 		})
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestIgnoredHangup: nohup also protects the command.
 func TestIgnoredHangup(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	const script = "echo ready; while ! [ -e /tmp/go ]; do sleep 0.05; done; echo done"
 	for _, args := range [][]string{
 		{"alloc", "1", "--", "sh", "-c", strings.ReplaceAll(script, "/tmp/go", "/run/go")},
@@ -122,15 +122,15 @@ func TestIgnoredHangup(t *testing.T) {
 			n.sh("rm /run/go").ok()
 		})
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestInterruptedWait: a waiting command can be stopped, and leaves the queue.
 func TestInterruptedWait(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	holder := n.start("berth", "alloc", "1", "--", "sleep", "1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	const waiting = "berth: waiting for 1: 0 of 1 free; alloc sleep has GPU 0\n"
 	for _, c := range []struct {
 		name string
@@ -155,13 +155,13 @@ func TestInterruptedWait(t *testing.T) {
 	}
 	holder.signal(syscall.SIGTERM)
 	holder.wait()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestStreams: input reaches the command, and binary output isn't changed.
 func TestStreams(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	type stream struct {
 		name string
 		args []string
@@ -179,5 +179,5 @@ func TestStreams(t *testing.T) {
 			}
 		})
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }

@@ -37,7 +37,7 @@ func TestProfiles(t *testing.T) {
 				t.Errorf("GPUs and slices (-want +got):\n%s", diff)
 			}
 			n.everyDevice(got)
-			n.isClean(t)
+			n.checkClean(t)
 		})
 	}
 }
@@ -117,13 +117,13 @@ func (n *node) everyDevice(g gpus) {
 // TestTables: the tables as users see them.
 func TestTables(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "l40s-pcie")
+	n := newDiscoveredNode(t, "l40s-pcie")
 	n.control("lose", "3")
 	n.berth("discover").is(0, `simulated-l40s-pcie: driver 550.163.01, 4 GPUs, 1 HCA; snapshot in /run/berth/inventory.json
 GPU 3 (0000:cd:00.0) is lost: nvmlDeviceGetHandleByIndex: GPU is lost
 `, "")
 	holder := n.start("berth", "alloc", "0,1", "--", "sleep", "1000")
-	n.runs(1)
+	n.waitForRunning(1)
 	n.berth("gpus").is(0, `simulated-l40s-pcie, 4 × NVIDIA L40S, driver 550.163.01, CUDA 12.4, 1 HCA
 
 GPU  MODEL  MEMORY    UTIL  STATE   HOLDER                                     USER  FOR  UUID
@@ -146,22 +146,22 @@ ID  0,1  device=0,1  alloc sleep  root  AGE   running
 	}
 	holder.signal(15)
 	holder.wait()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestLost: a GPU that NVML can't read is shown with its reason and never leased; the others work.
 func TestLost(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "l40s-pcie")
+	n := newDiscoveredNode(t, "l40s-pcie")
 	holder := n.start("berth", "alloc", "device=1", "--", "sleep", "1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	n.control("lose", "1")
 	n.berth("discover", "-q").is(0, "", "")
 	if got := n.states(); got != "0 free, 1 lost, 2 free, 3 free" {
 		t.Errorf("states: %s", got)
 	}
 	const lost = "nvmlDeviceGetHandleByIndex: GPU is lost"
-	l := n.holds(1)[0]
+	l := n.waitForLeases(1)[0]
 	if !strings.HasSuffix(l.Note, "is lost: "+lost) {
 		t.Errorf("the lease's note is %q", l.Note)
 	}
@@ -174,7 +174,7 @@ func TestLost(t *testing.T) {
 	n.control("restore", "1")
 	n.berth("discover", "-q").is(0, "", "")
 	n.berth("alloc", "all", "--", "sh", "-c", "echo $BERTH_DEVICES | tr , '\\n' | wc -l").is(0, "4\n", "")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestHang: a call that hangs in the driver ends with the GPU listed as lost.
@@ -188,5 +188,5 @@ GPU 2 (0000:cc:00.0) is lost: NVML call nvmlDeviceGetMemoryInfo did not return w
 	if got := n.states(); got != "0 free, 1 free, 2 lost, 3 free" {
 		t.Errorf("states: %s", got)
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }

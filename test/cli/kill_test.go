@@ -17,15 +17,15 @@ import (
 // lease or doesn't exist, and the next run finds no leftovers.
 func TestKilledRun(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.berth("run", image(), "true").ok() // unpacked
-	full := n.lasts(image())
+	full := n.measureShortRun(image())
 	for i := range 30 {
 		p := n.start("berth", "run", "--gpus", "1", image(), "sh", "-c", "echo started; exec sleep 1000")
 		time.Sleep(time.Duration(i) * full / 20)
 		p.signal(syscall.SIGKILL)
 		p.wait()
-		n.settles(p)
+		n.waitUntilSettled(p)
 		n.berth("run", "--gpus", "1", image(), "true").is(0, "", "")
 		for _, l := range n.leftovers() {
 			t.Errorf("killed after %v: left behind: %s", time.Duration(i)*full/20, l)
@@ -33,17 +33,17 @@ func TestKilledRun(t *testing.T) {
 	}
 }
 
-// lasts measures how long a short run takes here.
-func (n *node) lasts(image string) time.Duration {
+// measureShortRun measures how long a short run takes here.
+func (n *node) measureShortRun(image string) time.Duration {
 	n.t.Helper()
 	start := time.Now()
 	n.berth("run", "--gpus", "1", image, "true").ok()
 	return time.Since(start)
 }
 
-// settles waits until the container of a killed launcher runs with its lease, or nothing of it is
+// waitUntilSettled waits until the container of a killed launcher runs with its lease, or nothing of it is
 // left; then it ends the container.
-func (n *node) settles(p *process) {
+func (n *node) waitUntilSettled(p *process) {
 	n.t.Helper()
 	eventually(n.t, "a container with a lease, or none", func() bool {
 		v := n.leases()
@@ -54,7 +54,7 @@ func (n *node) settles(p *process) {
 			return true
 		}
 		// The launcher, which is gone, has copied its output into the file.
-		return len(v.Leases) == 0 || !v.Leases[0].Live || n.sleeps(v.Leases[0])
+		return len(v.Leases) == 0 || !v.Leases[0].Live || n.commandRuns(v.Leases[0])
 	})
 	for _, l := range n.leases().Leases {
 		if l.Live {
@@ -63,8 +63,8 @@ func (n *node) settles(p *process) {
 	}
 }
 
-// sleeps reports whether the command of the lease's container runs.
-func (n *node) sleeps(l lease) bool {
+// commandRuns reports whether the command of the lease's container runs.
+func (n *node) commandRuns(l lease) bool {
 	n.t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
 	check(n.t, err)
@@ -78,16 +78,16 @@ func (n *node) sleeps(l lease) bool {
 // TestKilledUnpacking: the next run unpacks an image whose unpacking was killed.
 func TestKilledUnpacking(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	for _, after := range []time.Duration{100, 400, 800} {
 		n.sh("rm -rf /var/lib/berth/images").ok()
 		p := n.start("berth", "run", "--gpus", "1", debian(), "sh", "-c", "echo started; exec sleep 1000")
 		time.Sleep(after * time.Millisecond)
 		p.signal(syscall.SIGKILL)
 		p.wait()
-		n.settles(p)
+		n.waitUntilSettled(p)
 		n.berth("run", "--gpus", "1", debian(), "dpkg", "--audit").ok()
-		n.isClean(t)
+		n.checkClean(t)
 	}
 	partial := n.sh("find /var/lib/berth/images -maxdepth 2 -mindepth 2 | wc -l").ok()
 	if strings.TrimSpace(partial) != "1" {
@@ -98,7 +98,7 @@ func TestKilledUnpacking(t *testing.T) {
 // TestManyAtOnce: twenty tasks share eight GPUs, and no GPU has two tasks at a time.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	const script = `d=$(ls /dev | grep -x 'nvidia[0-9]'); mkdir /held/$d || exit 9; sleep 0.1; rmdir /held/$d; echo $d`
 	n.sh("mkdir /run/held").ok()
 	var tasks []*process
@@ -110,13 +110,13 @@ func TestManyAtOnce(t *testing.T) {
 			t.Errorf("code %d: %s%s", r.code, r.stdout, r.stderr)
 		}
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestKilledCrowd: tasks are killed at random while others wait.
 func TestKilledCrowd(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "l40s-pcie")
+	n := newDiscoveredNode(t, "l40s-pcie")
 	n.berth("run", image(), "true").ok()
 	var crowd sync.WaitGroup
 	for i := range 16 {
@@ -137,7 +137,7 @@ func TestKilledCrowd(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatalf("still waiting: %s", n.berth("leases").stdout)
 	}
-	n.holds(0)
+	n.waitForLeases(0)
 	n.berth("run", "--gpus", "all", image(), "true").is(0, "", "")
-	n.isClean(t)
+	n.checkClean(t)
 }

@@ -12,11 +12,11 @@ const ledgerPath = "/run/berth/ledger.json"
 // keeps the leases of live holders, and no device is leased twice.
 func TestDamagedLedger(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	alloc := n.start("berth", "alloc", "0,3", "--", "sleep", "1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	run := n.start("berth", "run", "--name", "trainer", "--gpus", "1", image(), "sleep", "1000")
-	n.holds(2)
+	n.waitForLeases(2)
 	waiter := n.start("berth", "alloc", "--wait", "all", "--", "echo", "all mine")
 	const waiting = "berth: waiting for all: 5 of 8 free; alloc sleep has GPU 0,3, run trainer has GPU 1\n"
 	waiter.warns(waiting)
@@ -54,7 +54,7 @@ func TestDamagedLedger(t *testing.T) {
 			n.berth("alloc", "1", "true").fails(125, line)
 			moved := "the damaged ledger is now " + ledgerPath + ".bad-STAMP\n"
 			got := n.berth("repair")
-			if same(got.stderr) != c.why+"; rebuilt with 2 leases\n"+moved || got.code != 0 {
+			if normalize(got.stderr) != c.why+"; rebuilt with 2 leases\n"+moved || got.code != 0 {
 				t.Errorf("repair: code %d, says\n%s", got.code, got.stderr)
 			}
 			n.stillHeld()
@@ -65,7 +65,7 @@ func TestDamagedLedger(t *testing.T) {
 	alloc.wait().is(143, "", "")
 	run.wait().is(143, "", "")
 	n.sh("rm /run/berth/ledger.json.bad-*").ok()
-	n.isClean(t)
+	n.checkClean(t)
 	n.berth("alloc", "all", "--", "true").ok()
 }
 
@@ -73,7 +73,7 @@ func TestDamagedLedger(t *testing.T) {
 func (n *node) stillHeld() {
 	n.t.Helper()
 	held := map[string]bool{}
-	for _, l := range n.holds(2) {
+	for _, l := range n.waitForLeases(2) {
 		for _, d := range l.Devices {
 			held[d.Index] = true
 		}
@@ -93,12 +93,12 @@ func (n *node) stillHeld() {
 // TestMissingLedger: removing the file removes no lease.
 func TestMissingLedger(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "l40s-pcie")
+	n := newDiscoveredNode(t, "l40s-pcie")
 	alloc := n.start("berth", "alloc", "3", "--", "sleep", "1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	remove := func() { check(t, os.Remove(n.path(ledgerPath))) }
 	remove()
-	n.holds(1)
+	n.waitForLeases(1)
 	n.berth("run", "--gpus", "2", image(), "true").fails(75,
 		"berth: request 2: 2 asked, 1 of 4 free; held: GPU 0,2,3 by alloc sleep since TIME; wait for them with --wait, or see berth leases")
 	remove()
@@ -114,14 +114,14 @@ func TestMissingLedger(t *testing.T) {
 	if got := waiter.wait().ok(); got != "all mine\n" {
 		t.Errorf("the waiter printed %q", got)
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestUnwritableEventLog: leases work without the event log, and berth reports that the log can't
 // be written.
 func TestUnwritableEventLog(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	n.sh("rm -f /var/lib/berth/events.log; mkdir /var/lib/berth/events.log").ok()
 	const warning = "berth: write event log: open /var/lib/berth/events.log: is a directory\n"
 	n.berth("alloc", "1", "true").is(0, "", strings.Repeat(warning, 2)) // acquired, released

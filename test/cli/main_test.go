@@ -33,9 +33,9 @@ func TestMain(m *testing.M) {
 	switch words := strings.Fields(os.Getenv(part)); {
 	case len(words) == 0:
 	case words[0] == "enter":
-		exitWith(enter(words[1:]))
+		exitWith(enterNode(words[1:]))
 	case words[0] == "keep":
-		exitWith(keep())
+		exitWith(holdNode())
 	case words[0] == "control":
 		exitWith(sim.Control(words[1:]...))
 	}
@@ -52,7 +52,7 @@ func exitWith(err error) {
 
 func run(m *testing.M) int {
 	flag.Parse()
-	if missing := lacking(); missing != "" {
+	if missing := missingTools(); missing != "" {
 		if os.Getenv("BERTH_TEST_ROOT") == "1" {
 			fmt.Println("FAIL: needs", missing)
 			return 1
@@ -73,8 +73,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// lacking names what is missing on this machine for the tests.
-func lacking() string {
+// missingTools names what is missing on this machine for the tests.
+func missingTools() string {
 	if os.Geteuid() != 0 {
 		return "root"
 	}
@@ -122,9 +122,9 @@ func cached(name string) string {
 	return path
 }
 
-// enter becomes the first process of a node. Its arguments are the profile and the options, each as
+// enterNode becomes the first process of a node. Its arguments are the profile and the options, each as
 // in sim.Options, "-" for its zero value.
-func enter(words []string) error {
+func enterNode(words []string) error {
 	word := func(i int) string { return strings.TrimPrefix(words[i], "-") }
 	o := sim.Options{Cgroup: word(1), DriverRoot: word(2), BareNodes: word(3) != "", NoUVM: word(3) != ""}
 	if o.Cgroup == "v2" {
@@ -144,8 +144,8 @@ func enter(words []string) error {
 	return sim.Exec(word(0), o, []string{self}, os.Environ())
 }
 
-// keep holds a node until the test closes the other end of standard input, or dies.
-func keep() error {
+// holdNode holds a node until the test closes the other end of standard input, or dies.
+func holdNode() error {
 	fmt.Println("ready")
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err

@@ -17,19 +17,19 @@ const lookScript = `look() {
 }
 `
 
-// look runs a container that prints what it can open.
-func (n *node) look(args ...string) *process {
+// startLook runs a container that prints what it can open.
+func (n *node) startLook(args ...string) *process {
 	n.t.Helper()
 	words := append([]string{"berth", "run", "-v", "/dev:/host/dev", "-v", "/run:/out"}, args...)
 	return n.start(append(words, image(), "sh", "-c",
-		lookScript+`look; echo looked; until test -e /out/$0-look; do sleep 0.05; done; look; echo looked again; until test -e /out/$0-end; do sleep 0.05; done`, n.tag(args))...)
+		lookScript+`look; echo looked; until test -e /out/$0-look; do sleep 0.05; done; look; echo looked again; until test -e /out/$0-end; do sleep 0.05; done`, n.taskName(args))...)
 }
 
-// tag returns the task's name of a container.
-func (n *node) tag(args []string) string { return args[slices.Index(args, "--name")+1] }
+// taskName returns the task's name of a container.
+func (n *node) taskName(args []string) string { return args[slices.Index(args, "--name")+1] }
 
-// tell lets a container continue.
-func (n *node) tell(name, what string) {
+// letContinue lets a container continue.
+func (n *node) letContinue(name, what string) {
 	n.t.Helper()
 	check(n.t, os.WriteFile(n.path("/run/"+name+"-"+what), nil, 0o600))
 }
@@ -46,8 +46,8 @@ func (n *node) slice(gpu, i int) (uuid string, nodes []string) {
 	}
 }
 
-// opened compares the nodes that a container could open with the expected ones.
-func opened(t *testing.T, what, said string, want []string) {
+// wantOpened compares the nodes that a container could open with the expected ones.
+func wantOpened(t *testing.T, what, said string, want []string) {
 	t.Helper()
 	got := strings.Fields(said)
 	slices.Sort(got)
@@ -62,9 +62,9 @@ func opened(t *testing.T, what, said string, want []string) {
 // GPU can be leased before the old container has ended.
 func TestSliceInThePlaceOfAGoneOne(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-a100-mig")
+	n := newDiscoveredNode(t, "dgx-a100-mig")
 	was, nodes := n.slice(1, 0)
-	old := n.look("--name", "old", "--gpus", "device=1:0")
+	old := n.startLook("--name", "old", "--gpus", "device=1:0")
 	old.says("looked")
 
 	n.control("mig", "1", "1g.10gb+me,2g.20gb")
@@ -79,38 +79,38 @@ func TestSliceInThePlaceOfAGoneOne(t *testing.T) {
 		n.berth("alloc", uuid, "--", "true").fails(75, "berth: request device="+uuid+
 			": 1 asked, 0 of 1 free; held: GPU 1:0 by run old (ID) since TIME; wait for them with --wait, or see berth leases")
 	}
-	waiter := n.look("--name", "new", "--wait", "--gpus", is)
+	waiter := n.startLook("--name", "new", "--wait", "--gpus", is)
 	waiter.warns("berth: waiting for device=" + is + ": 0 of 1 free; run old has GPU 1:0\n")
 
-	elsewhere := n.look("--name", "elsewhere", "--gpus", "device=2:0")
+	elsewhere := n.startLook("--name", "elsewhere", "--gpus", "device=2:0")
 	elsewhere.says("looked")
 	_, others := n.slice(2, 0)
-	opened(t, "a container with a slice of another GPU", upTo(elsewhere.stdout.String(), "looked"), others)
+	wantOpened(t, "a container with a slice of another GPU", firstGPUs(elsewhere.stdout.String(), "looked"), others)
 
-	n.tell("old", "look")
+	n.letContinue("old", "look")
 	old.says("looked again")
-	before, after, _ := strings.Cut(upTo(old.stdout.String(), "looked again"), "looked\n")
-	opened(t, "the old container", before, nodes)
-	opened(t, "the old container, with its slice gone,", after, nodes)
-	if len(n.holds(2)) != 2 || waiter.ended() {
+	before, after, _ := strings.Cut(firstGPUs(old.stdout.String(), "looked again"), "looked\n")
+	wantOpened(t, "the old container", before, nodes)
+	wantOpened(t, "the old container, with its slice gone,", after, nodes)
+	if len(n.waitForLeases(2)) != 2 || waiter.ended() {
 		t.Errorf("the waiter didn't wait: %s%s", waiter.stdout.String(), waiter.stderr.String())
 	}
 
-	n.tell("old", "end")
+	n.letContinue("old", "end")
 	old.wait().ok()
 	waiter.says("looked")
-	opened(t, "the new container", upTo(waiter.stdout.String(), "looked"), now)
+	wantOpened(t, "the new container", firstGPUs(waiter.stdout.String(), "looked"), now)
 	for _, name := range []string{"new", "elsewhere"} {
-		n.tell(name, "look")
-		n.tell(name, "end")
+		n.letContinue(name, "look")
+		n.letContinue(name, "end")
 	}
 	waiter.wait().ok()
 	elsewhere.wait().ok()
 	n.forget("old", "new", "elsewhere")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
-func upTo(text, end string) string {
+func firstGPUs(text, end string) string {
 	before, _, _ := strings.Cut(text, end+"\n")
 	return before
 }
@@ -130,27 +130,27 @@ func (n *node) forget(names ...string) {
 // TestWaiterGetsANewSlice: a waiting request gets a slice that was created meanwhile.
 func TestWaiterGetsANewSlice(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-a100-mig")
+	n := newDiscoveredNode(t, "dgx-a100-mig")
 	holder := n.start("berth", "alloc", "3g.40gb:2", "--", "sleep", "1000")
-	n.holds(1)
-	waiter := n.look("--name", "waiter", "--wait", "--gpus", "3g.40gb")
+	n.waitForLeases(1)
+	waiter := n.startLook("--name", "waiter", "--wait", "--gpus", "3g.40gb")
 	waiter.warns("berth: waiting for 3g.40gb: 0 of 2 free; alloc sleep has GPU 2:0,4:2\n")
 	n.control("mig", "5", "3g.40gb")
 	waiter.says("looked")
 	uuid, nodes := n.slice(5, 0)
-	opened(t, "the waiter", upTo(waiter.stdout.String(), "looked"), nodes)
-	held := n.holds(2)
+	wantOpened(t, "the waiter", firstGPUs(waiter.stdout.String(), "looked"), nodes)
+	held := n.waitForLeases(2)
 	if got := held[1].Devices[0].UUID; got != uuid {
 		t.Errorf("the waiter's lease is of %s, want %s", got, uuid)
 	}
 	if holder.ended() {
 		t.Error("the holder has ended")
 	}
-	n.tell("waiter", "look")
-	n.tell("waiter", "end")
+	n.letContinue("waiter", "look")
+	n.letContinue("waiter", "end")
 	waiter.wait().ok()
 	holder.signal(15)
 	holder.wait()
 	n.forget("waiter")
-	n.isClean(t)
+	n.checkClean(t)
 }

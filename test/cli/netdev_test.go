@@ -13,7 +13,7 @@ import (
 // keeps others from it meanwhile.
 func TestNetDevices(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.cdi("nic.yaml", `cdiVersion: "1.1.0"
 kind: vendor.example/nic
 devices:
@@ -45,6 +45,6 @@ devices:
 		}
 		do("none").is(0, "eth1\nlo\n192.0.2.1/24\n,UP\n", "")
 		do("none").fails(125, "berth: network device enp1: it isn't in the host's network namespace") // a veth ends with its namespace
-		n.isClean(t)
+		n.checkClean(t)
 	}
 }

@@ -73,8 +73,8 @@ func newNode(t *testing.T, profile string, o options) *node {
 	return n
 }
 
-// discovered makes a node with an inventory snapshot.
-func discovered(t *testing.T, profile string) *node {
+// newDiscoveredNode makes a node with an inventory snapshot.
+func newDiscoveredNode(t *testing.T, profile string) *node {
 	t.Helper()
 	n := newNode(t, profile, options{})
 	n.berth("discover", "--quiet").is(0, "", "")

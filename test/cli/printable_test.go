@@ -16,7 +16,7 @@ import (
 // characters.
 func TestTerminalIsSafe(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	const title = "\x1b]0;owned\a\x9b31m\u009b31m"
 	// An OCI layout whose image has a command, labels and variables of that kind.
 	layout := filepath.Join(t.TempDir(), "layout")

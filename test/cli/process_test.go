@@ -23,10 +23,10 @@ type result struct {
 // what differs from run to run replaced (see same).
 func (r result) is(code int, stdout, stderr string) {
 	r.t.Helper()
-	stdout, stderr = same(stdout), same(stderr)
-	if r.code != code || same(r.stdout) != stdout || same(r.stderr) != stderr {
+	stdout, stderr = normalize(stdout), normalize(stderr)
+	if r.code != code || normalize(r.stdout) != stdout || normalize(r.stderr) != stderr {
 		r.t.Errorf("%s\n got code %d, stdout:\n%s\nstderr:\n%s\nwant code %d, stdout:\n%s\nstderr:\n%s",
-			strings.Join(r.args, " "), r.code, same(r.stdout), same(r.stderr), code, stdout, stderr)
+			strings.Join(r.args, " "), r.code, normalize(r.stdout), normalize(r.stderr), code, stdout, stderr)
 	}
 }
 
@@ -59,8 +59,8 @@ var changing = []struct {
 	{regexp.MustCompile(`(waited|for|FOR) \d+(ms|s|m\d\ds|\.\d+s)`), "$1 AGE"},
 }
 
-// same replaces the times, ids and paths of this run.
-func same(text string) string {
+// normalize replaces the times, ids and paths of this run.
+func normalize(text string) string {
 	text = strings.ReplaceAll(text, image(), "IMAGE")
 	text = strings.ReplaceAll(text, programs, "PROGRAMS")
 	for _, c := range changing {

@@ -15,9 +15,9 @@ import (
 
 // TestUnpackingIsReported: a slow first use of a layout reports that it unpacks, and every later
 // one is silent.
-func TestUnpackingIsSaid(t *testing.T) {
+func TestUnpackingIsReported(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	n.berth("run", image(), "true").ok()
 	n.berth("run", image(), "true").is(0, "", "")
 	store := "/var/lib/berth/images/sha256/"
@@ -30,7 +30,7 @@ func TestUnpackingIsSaid(t *testing.T) {
 		check(t, os.RemoveAll(n.path(store+layer)))
 		if n.unpacksSlowly(store+layer, layer[:12]) {
 			n.berth("run", image(), "echo", "again").is(0, "again\n", "")
-			n.isClean(t)
+			n.checkClean(t)
 			return
 		}
 	}
@@ -87,21 +87,21 @@ func firstLine(text string) string {
 
 // TestWaitingIsReported: a waiting request prints the holders of its devices at most once a minute,
 // and nothing else.
-func TestWaitingIsSaid(t *testing.T) {
+func TestWaitingIsReported(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "l40s-pcie")
+	n := newDiscoveredNode(t, "l40s-pcie")
 	run := n.start("berth", "run", "--name", "trainer", "--gpus", "0,1", image(), "sleep", "1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	alloc := n.start("berth", "alloc", "device=3", "--", "sleep", "1000")
-	n.holds(2)
+	n.waitForLeases(2)
 	waiter := n.start("berth", "run", "--wait", "--gpus", "4", image(), "echo", "four")
 	waiter.warns("\n")
 	run.signal(syscall.SIGTERM)
 	run.wait()
-	n.holds(1)
+	n.waitForLeases(1)
 	alloc.signal(syscall.SIGTERM)
 	alloc.wait()
 	r := waiter.wait()
 	r.is(0, "four\n", "berth: waiting for 4: 1 of 4 free; run trainer has GPU 0,1, alloc sleep has GPU 3\n")
-	n.isClean(t)
+	n.checkClean(t)
 }

@@ -31,26 +31,26 @@ func testRelease(t *testing.T, o options) {
 			n := n.as(t)
 			p := begin(n)
 			p.says("ready")
-			l := n.holds(1)[0]
+			l := n.waitForLeases(1)[0]
 			ask := names[entryPoint] + " has held GPU 0,1 for AGE and still runs"
 			n.berth("release", l.ID).fails(1, "berth: "+ask+"; --force ends its processes")
 			n.onTerminal("berth release "+l.ID, "n\n").is(1, ask+". End its processes? [y/N] n\nberth: nothing was released\n", "")
 			n.onTerminal("berth release "+l.ID, "\n").is(1, ask+". End its processes? [y/N] \nberth: nothing was released\n", "")
-			n.holds(1)
+			n.waitForLeases(1)
 			n.onTerminal("berth release "+l.ID[:5], "y\n").is(0, ask+". End its processes? [y/N] y\nreleased ID: GPU 0,1\n", "")
 			if got := p.wait(); got.code != 137 {
 				t.Errorf("the holder ended with %d: %s", got.code, got.stderr)
 			}
-			n.holds(0)
-			n.isClean(t)
+			n.waitForLeases(0)
+			n.checkClean(t)
 		})
 		t.Run(entryPoint+", forced", func(t *testing.T) {
 			n := n.as(t)
 			p := begin(n)
 			p.says("ready")
-			n.berth("release", "--force", n.holds(1)[0].ID).is(0, "released ID: GPU 0,1\n", "")
+			n.berth("release", "--force", n.waitForLeases(1)[0].ID).is(0, "released ID: GPU 0,1\n", "")
 			p.wait()
-			n.isClean(t)
+			n.checkClean(t)
 		})
 		t.Run(entryPoint+", killed before", func(t *testing.T) {
 			n := n.as(t)
@@ -58,11 +58,11 @@ func testRelease(t *testing.T, o options) {
 			p.says("ready")
 			p.signal(syscall.SIGKILL)
 			p.wait()
-			n.berth("release", "-f", n.holds(1)[0].ID).is(0, "released ID: GPU 0,1\n", "")
-			n.holds(0)
+			n.berth("release", "-f", n.waitForLeases(1)[0].ID).is(0, "released ID: GPU 0,1\n", "")
+			n.waitForLeases(0)
 			n.berth("alloc", "all", "--", "true").ok()
 			n.berth("run", image(), "true").ok()
-			n.isClean(t)
+			n.checkClean(t)
 		})
 	}
 }
@@ -70,13 +70,13 @@ func testRelease(t *testing.T, o options) {
 // TestReleasePrefix: the beginning of an id suffices if it fits one lease.
 func TestReleasePrefix(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	var holders []*process
 	for range 8 {
 		holders = append(holders, n.start("berth", "alloc", "1", "--", "sleep", "1000"))
 	}
 	first := map[byte][]lease{}
-	for _, l := range n.holds(8) {
+	for _, l := range n.waitForLeases(8) {
 		first[l.ID[0]] = append(first[l.ID[0]], l)
 	}
 	for c, fits := range first {
@@ -97,13 +97,13 @@ func TestReleasePrefix(t *testing.T) {
 	for _, h := range holders {
 		h.wait()
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestReleaseNames: a lease can also be named by its holder's name or id.
 func TestReleaseNames(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	run := func(words ...string) string {
 		return strings.TrimSpace(n.berth(append(append([]string{"run", "-d"}, words...), image(), "sleep", "1000")...).ok())
 	}
@@ -114,11 +114,11 @@ func TestReleaseNames(t *testing.T) {
 	} {
 		id := run("--gpus", "2", "--name", "trainer")
 		n.berth("release", "--force", word(id)).is(0, "released ID: GPU 0,1\n", "")
-		n.holds(0)
+		n.waitForLeases(0)
 		n.berth("rm", "-f", id).ok()
 	}
 	holders := []*process{n.start("berth", "alloc", "1", "--", "sleep", "1000"), n.start("berth", "alloc", "1", "--", "sleep", "1000")}
-	both := n.runs(2)
+	both := n.waitForRunning(2)
 	n.berth("release", "--force", "sleep").fails(1, fmt.Sprintf("berth: release %q: it matches 2 leases: ID (alloc sleep, GPU %s), ID (alloc sleep, GPU %s); give the id of one",
 		"sleep", both[0].Devices[0].Index, both[1].Devices[0].Index))
 	n.berth("release", "--force", both[0].ID).ok()
@@ -132,13 +132,13 @@ func TestReleaseNames(t *testing.T) {
 	}
 	n.berth("rm", "-f", "bare").ok()
 	run("--gpus", "1", "--name", "trainer", "--timeout", "10m")
-	n.runs(1)
+	n.waitForRunning(1)
 	n.berth("leases").is(0, `LEASE         GPU  REQUEST  HOLDER       USER  FOR  STATE
 ID  0    1        run trainer  root  AGE   running, ends in AGE
 `, "")
 	n.berth("release", "trianer").fails(1, `berth: release "trianer": no such lease (did you mean trainer?); berth leases shows those that there are`)
 	n.berth("rm", "-f", "trainer").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // onTerminal runs a command on a terminal of its own, types the input, and returns
@@ -162,7 +162,7 @@ func (n *node) onTerminal(command, input string) result {
 // between two starts, and release says so before and after.
 func TestReleaseRestarted(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	for name, command := range map[string]string{"in a life": "sleep 1000", "between two": "exit 1"} {
 		t.Run(name, func(t *testing.T) {
 			n := n.as(t)
@@ -171,16 +171,16 @@ func TestReleaseRestarted(t *testing.T) {
 			if command == "exit 1" {
 				eventually(t, "the task ends again and again", func() bool { return n.berth("ps", "-q", "--filter", "status=restarting").stdout != "" })
 			} else {
-				n.runs(1)
+				n.waitForRunning(1)
 				n.berth("release", "trainer").fails(1, "berth: run trainer has held GPU 0,1 for AGE and still runs"+keeps+"; --force ends its processes")
 			}
 			n.berth("release", "--force", "trainer").is(0, "released ID: GPU 0,1\n",
 				"berth: task trainer isn't started again, in spite of --restart always; berth rm trainer removes it\n")
-			n.holds(0)
+			n.waitForLeases(0)
 			n.berth("wait", "trainer").ok()
 			n.berth("ps", "-a", "--format", "{{.Names}} {{.State}}").is(0, "trainer exited\n", "")
 			n.berth("rm", "trainer").ok()
-			n.isClean(t)
+			n.checkClean(t)
 		})
 	}
 }

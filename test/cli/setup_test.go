@@ -8,7 +8,7 @@ import (
 // TestSetup: berth setup refuses invalid calls in one line; real engines test what it does.
 func TestSetup(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	for _, c := range []struct {
 		name, args string
 		code       int
@@ -46,5 +46,5 @@ func TestSetup(t *testing.T) {
 		n.berth("setup", "podman", "--remove").is(0, "note: berth setup podman has left no record in /var/lib/berth\npodman: nothing to change\n", "")
 	})
 	n.sh("rm -rf /var/lib/berth/setup").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }

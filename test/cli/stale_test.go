@@ -16,9 +16,9 @@ const snapshot = "/run/berth/inventory.json"
 // TestStaleMIG: every verb that needs the layout notices a new one.
 func TestStaleMIG(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-a100-mig")
+	n := newDiscoveredNode(t, "dgx-a100-mig")
 	holder := n.start("berth", "alloc", "device=1:0", "--", "sleep", "1000")
-	held := n.runs(1)[0].Devices[0].UUID
+	held := n.waitForRunning(1)[0].Devices[0].UUID
 	n.control("mig", "1", "3g.40gb")
 	n.berth("leases").is(0, `LEASE         GPU  REQUEST     HOLDER       USER  FOR  STATE
 ID  1:0  device=1:0  alloc sleep  root  AGE   running
@@ -34,13 +34,13 @@ ID: MIG slice 1:0 (`+held+`) is gone
 	holder.signal(syscall.SIGTERM)
 	holder.wait()
 	n.berth("alloc", "device=1", "--", "true").is(0, "", "")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestStale: the next command sees a changed machine in the inventory.
 func TestStale(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	old := n.list("/var/lib/berth/driver")
 	if len(old) != 1 {
 		t.Fatalf("driver directories: %v", old)
@@ -91,13 +91,13 @@ func TestStale(t *testing.T) {
 			}
 		})
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestRenewedOnce: if many commands find the snapshot stale at once, one of them runs discovery.
 func TestRenewedOnce(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	check(t, os.Remove(n.path(snapshot)))
 	written := n.watch("/run/berth")
 	var all []*process
@@ -122,7 +122,7 @@ func TestRenewedOnce(t *testing.T) {
 	if got := written(); got != 1 {
 		t.Errorf("discover has written the snapshot %d times", got)
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // watch returns a function that counts the snapshot's replacements since its last call.
@@ -160,7 +160,7 @@ func TestBareNodes(t *testing.T) {
 	}
 	n.berth("run", "--gpus", "1g.10gb", image(), "sh", "-c", "ls /dev/nvidia-caps | wc -l").is(0, "2\n", "")
 	n.berth("run", "--gpus", "a100", image(), "sh", "-c", "ls /dev | grep -cx 'nvidia[0-9]'").is(0, "1\n", "")
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestDriverRoot: a driver below a prefix needs one line of configuration.
@@ -174,5 +174,5 @@ func TestDriverRoot(t *testing.T) {
 	if !strings.Contains(got, "NVIDIA H100 80GB HBM3") {
 		t.Errorf("nvidia-smi says %s", got)
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }

@@ -45,8 +45,8 @@ func (n *node) leases() view {
 	return v
 }
 
-// holds waits until that many live leases are held, and returns them.
-func (n *node) holds(count int) []lease {
+// waitForLeases waits until that many live leases are held, and returns them.
+func (n *node) waitForLeases(count int) []lease {
 	n.t.Helper()
 	var live []lease
 	eventually(n.t, "leases", func() bool {
@@ -56,13 +56,13 @@ func (n *node) holds(count int) []lease {
 	return live
 }
 
-// runs is holds for leases whose holders run.
-func (n *node) runs(count int) []lease {
+// waitForRunning is holds for leases whose holders run.
+func (n *node) waitForRunning(count int) []lease {
 	n.t.Helper()
 	eventually(n.t, "running holders", func() bool {
-		return !slices.ContainsFunc(n.holds(count), func(l lease) bool { return l.Status != "running" })
+		return !slices.ContainsFunc(n.waitForLeases(count), func(l lease) bool { return l.Status != "running" })
 	})
-	return n.holds(count)
+	return n.waitForLeases(count)
 }
 
 // gpus is the output of `berth gpus --json`.
@@ -110,9 +110,9 @@ func (n *node) states() string {
 	return strings.Join(s, ", ")
 }
 
-// isClean checks that nothing is left of everything that was run in the node: no lease, waiter,
+// checkClean checks that nothing is left of everything that was run in the node: no lease, waiter,
 // process, cgroup, mount, task, container or stray file.
-func (n *node) isClean(t *testing.T) {
+func (n *node) checkClean(t *testing.T) {
 	t.Helper()
 	for _, l := range n.leftovers() {
 		t.Errorf("left behind: %s", l)

@@ -94,7 +94,7 @@ func (term *terminal) size(rows, columns uint16) {
 // change, and ^C becomes SIGINT inside.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	term := openTerminal(t)
 	term.size(30, 90)
 	const script = `tty; stty size; trap 'echo got INT' INT; trap 'stty size' WINCH; echo ready
@@ -115,14 +115,14 @@ while :; do read -r line || continue; echo "read $line"; [ "$line" = end ] && ex
 	if got := strings.Count(term.rest(), "got INT"); got != 1 {
 		t.Errorf("^C came %d times", got)
 	}
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestInterruptKey: ^C reaches the command of an alloc, and a container without a terminal, once;
 // typed input reaches a container that reads it.
 func TestInterruptKey(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	script := filepath.Join(t.TempDir(), "script")
 	check(t, os.WriteFile(script, []byte("trap 'echo got INT' INT; echo ready; for i in 1 2 3 4 5 6; do sleep 0.1; done; exit 7"), 0o755))
 	for _, args := range [][]string{
@@ -152,13 +152,13 @@ func TestInterruptKey(t *testing.T) {
 			t.Errorf("the terminal shows %q", got)
 		}
 	})
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestStopKey: ^Z stops berth with its command, so that a shell has its prompt.
 func TestStopKey(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	term := openTerminal(t)
 	// An interactive shell starts each command in a group of its own.
 	p := n.startWith(term.attach, "sh", "-im")
@@ -167,10 +167,10 @@ func TestStopKey(t *testing.T) {
 	term.shows("ready\n")
 	term.types("\x1a")
 	term.shows("code " + fmt.Sprint(128+int(syscall.SIGSTOP))) // see internal/lock
-	n.holds(1)
+	n.waitForLeases(1)
 	term.types("kill %1; fg; echo ag''ain $?\n")
 	term.shows("again 143")
 	term.types("exit\n")
 	p.wait()
-	n.isClean(t)
+	n.checkClean(t)
 }

@@ -11,10 +11,10 @@ import (
 // durations in words beside the numbers of nanoseconds.
 func TestTimeLimit(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	began := time.Now()
 	n.berth("run", "-d", "--gpus", "1", "--name", "limited", "--timeout", "10m", "--stop-timeout", "20", image(), "sleep", "1000").ok()
-	if got := same(n.berth("ps").ok()); !strings.Contains(got, ", ends in AGE") {
+	if got := normalize(n.berth("ps").ok()); !strings.Contains(got, ", ends in AGE") {
 		t.Errorf("berth ps: %s", got)
 	}
 	type limit struct{ Ends time.Time }
@@ -41,5 +41,5 @@ func TestTimeLimit(t *testing.T) {
 		t.Errorf("berth inspect: %+v", task)
 	}
 	n.berth("rm", "-f", "limited").ok()
-	n.isClean(t)
+	n.checkClean(t)
 }

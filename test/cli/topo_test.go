@@ -11,7 +11,7 @@ import (
 // TestTopoTable: the matrix as users see it.
 func TestTopoTable(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "l40s-pcie")
+	n := newDiscoveredNode(t, "l40s-pcie")
 	n.berth("topo").is(0, `      GPU0  GPU1  GPU2  GPU3  NIC0  CPU Affinity  NUMA Affinity
 GPU0  X     PHB   SYS   SYS   NODE  0             0
 GPU1  PHB   X     SYS   SYS   NODE  0             0
@@ -45,7 +45,7 @@ type topo struct {
 // behind its own switch.
 func TestTopo(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	var got topo
 	if err := json.Unmarshal([]byte(n.berth("topo", "--json").ok()), &got); err != nil {
 		t.Fatal(err)
@@ -73,9 +73,9 @@ func TestTopo(t *testing.T) {
 // TestNICs: NICs are leased with the GPUs that they are near to, to several or to one.
 func TestNICs(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	n := newDiscoveredNode(t, "dgx-h100")
 	holder := n.start("berth", "alloc", "2,nics=auto", "--", "sh", "-c", "echo $NCCL_IB_HCA; echo $CUDA_VISIBLE_DEVICES; sleep 1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	holder.says("=mlx5_0,mlx5_3\nGPU-")
 	holder.says(",GPU-")
 	if out := n.berth("leases").ok(); !strings.Contains(out, "0,1,mlx5_0,mlx5_3  2,nics=auto") {

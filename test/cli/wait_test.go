@@ -8,11 +8,11 @@ import (
 )
 
 // TestQueue: first come, first served.
-func TestLine(t *testing.T) {
+func TestQueue(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	holder := n.start("berth", "alloc", "1", "--", "sleep", "1000")
-	n.runs(1)
+	n.waitForRunning(1)
 	var waiters []*process
 	for i := range 4 {
 		w := n.start("berth", "run", "--wait", "-v", "/run:/out", "--gpus", "1", "--name", fmt.Sprint("w", i), image(), "sh", "-c", fmt.Sprintf("echo %d >> /out/order", i))
@@ -45,15 +45,15 @@ func TestLine(t *testing.T) {
 		t.Errorf("the order was %q", got)
 	}
 	n.berth("run", image(), "true").ok() // removes what the killed request left
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestLimitedWait: the error at the end of a limited wait is that of busy devices.
 func TestLimitedWait(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "one-gpu")
+	n := newDiscoveredNode(t, "one-gpu")
 	holder := n.start("berth", "alloc", "1", "--", "sleep", "1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	const waiting = "berth: waiting for 1: 0 of 1 free; alloc sleep has GPU 0\n"
 	const held = "berth: request 1: 1 asked, 0 of 1 free; held: GPU 0 by alloc sleep since TIME"
 	for _, args := range [][]string{
@@ -79,20 +79,20 @@ func TestLimitedWait(t *testing.T) {
 	}
 	holder.signal(syscall.SIGTERM)
 	holder.wait()
-	n.isClean(t)
+	n.checkClean(t)
 }
 
 // TestLargeRequest: small requests don't overtake a large one for ever.
 func TestLargeRequest(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "l40s-pcie")
+	n := newDiscoveredNode(t, "l40s-pcie")
 	small := n.start("berth", "alloc", "1", "--", "sleep", "1000")
-	n.holds(1)
+	n.waitForLeases(1)
 	large := n.start("berth", "alloc", "--wait", "4", "--", "echo", "four")
 	large.warns("waiting for 4: 3 of 4 free; alloc sleep has GPU 0\n")
 	n.berth("alloc", "1", "--", "true").fails(75, "berth: request 1: 1 asked, 0 of 4 free; held: GPU 0 by alloc sleep since TIME; 1 ahead in the queue; wait for them with --wait, or see berth leases")
 	small.signal(syscall.SIGTERM)
 	small.wait()
 	large.wait().is(0, "four\n", "berth: waiting for 4: 3 of 4 free; alloc sleep has GPU 0\n")
-	n.isClean(t)
+	n.checkClean(t)
 }

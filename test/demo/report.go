@@ -53,7 +53,7 @@ func report(w io.Writer, kind string, gpus []device, tasks []task) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	if wrong := broken(gpus, tasks); len(wrong) > 0 {
+	if wrong := brokenPromises(gpus, tasks); len(wrong) > 0 {
 		return fmt.Errorf("a promise was broken:\n  %s", strings.Join(wrong, "\n  "))
 	}
 	fmt.Fprintf(w, "\n%d containers shared %d %s GPUs (%s): each opened its own, none of %d tries on foreign nodes got through, and no GPU had two holders at a time.\n",
@@ -61,21 +61,21 @@ func report(w io.Writer, kind string, gpus []device, tasks []task) error {
 	return nil
 }
 
-// broken returns the promises that were broken, or not shown to be kept. It is pure.
-func broken(gpus []device, tasks []task) (wrong []string) {
+// brokenPromises returns the promises that were broken, or not shown to be kept. It is pure.
+func brokenPromises(gpus []device, tasks []task) (wrong []string) {
 	if len(tasks) == 0 {
 		return []string{"no task ran"}
 	}
 	for _, t := range tasks {
-		if what := flaw(gpus, t); what != "" {
+		if what := findFault(gpus, t); what != "" {
 			wrong = append(wrong, t.name+": "+what)
 		}
 	}
-	return append(wrong, overlaps(tasks)...)
+	return append(wrong, findOverlap(tasks)...)
 }
 
-// flaw returns the first fault of one task, "" if there is none.
-func flaw(gpus []device, t task) string {
+// findFault returns the first fault of one task, "" if there is none.
+func findFault(gpus []device, t task) string {
 	if t.err != nil {
 		return t.err.Error()
 	}
@@ -86,8 +86,8 @@ func flaw(gpus []device, t task) string {
 		return fmt.Sprintf("has no GPU of this node, but %q", t.seen.Devices)
 	case c.own != 1 || c.foreign != 0:
 		return fmt.Sprintf("opened %d of its own and %d foreign devices", c.own, c.foreign)
-	case untried(gpus, t) != "":
-		return "didn't try to open " + untried(gpus, t)
+	case findUntriedNode(gpus, t) != "":
+		return "didn't try to open " + findUntriedNode(gpus, t)
 	case t.seen.Mknod != "EPERM":
 		return "mknod answered " + t.seen.Mknod
 	case t.seen.Libcuda == "":
@@ -113,8 +113,8 @@ func minorOf(gpus []device, uuid string) int {
 	return -1
 }
 
-// untried returns the node of a GPU that the task never tried: device rules for it weren't tested.
-func untried(gpus []device, t task) string {
+// findUntriedNode returns the node of a GPU that the task never tried: device rules for it weren't tested.
+func findUntriedNode(gpus []device, t task) string {
 	for _, g := range gpus {
 		path := fmt.Sprintf("/dev/nvidia%d", g.Minor)
 		if !slices.ContainsFunc(t.seen.Nodes, func(n node) bool { return n.Node == path }) {
@@ -124,8 +124,8 @@ func untried(gpus []device, t task) string {
 	return ""
 }
 
-// overlaps finds two tasks that had one GPU at the same time, by their own clocks.
-func overlaps(tasks []task) (found []string) {
+// findOverlap finds two tasks that had one GPU at the same time, by their own clocks.
+func findOverlap(tasks []task) (found []string) {
 	for i, a := range tasks {
 		for _, b := range tasks[i+1:] {
 			if a.err == nil && b.err == nil && a.seen.Devices == b.seen.Devices && a.seen.Start < b.seen.End && b.seen.Start < a.seen.End {

@@ -36,8 +36,8 @@ func twoGPUs() []device {
 	}
 }
 
-// kept returns three tasks for which every promise was kept: the third waited for the first to end.
-func kept() []task {
+// goodTasks returns three tasks for which every promise was kept: the third waited for the first to end.
+func goodTasks() []task {
 	gpus := twoGPUs()
 	of := func(name string, g device, start float64) task {
 		return task{name: name, launched: time.UnixMicro(1_000_000_000), seen: sighting{
@@ -56,7 +56,7 @@ func kept() []task {
 
 func TestReport(t *testing.T) {
 	var out strings.Builder
-	if err := report(&out, "simulated", twoGPUs(), kept()); err != nil {
+	if err := report(&out, "simulated", twoGPUs(), goodTasks()); err != nil {
 		t.Fatal(err)
 	}
 	want := `TASK     GPU                                       WAITED  RAN    OWN OPENED  FOREIGN OPENED  MKNOD  LIBCUDA
@@ -104,7 +104,7 @@ func TestVerdict(t *testing.T) {
 		{"nothing was said", func(a []task) { a[1].seen = sighting{} }, `task-02: has no GPU of this node, but ""`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tasks := kept()
+			tasks := goodTasks()
 			c.spoil(tasks)
 			var out strings.Builder
 			err := report(&out, "simulated", twoGPUs(), tasks)
@@ -116,15 +116,15 @@ func TestVerdict(t *testing.T) {
 			}
 		})
 	}
-	if got := broken(twoGPUs(), nil); !cmp.Equal(got, []string{"no task ran"}) {
+	if got := brokenPromises(twoGPUs(), nil); !cmp.Equal(got, []string{"no task ran"}) {
 		t.Errorf("of no task at all: %v", got)
 	}
 }
 
 // TestExitCode runs the demo itself, with a fake berth whose tasks print a given output.
 func TestExitCode(t *testing.T) {
-	good := kept()[0].seen
-	bad := kept()[0].seen
+	good := goodTasks()[0].seen
+	bad := goodTasks()[0].seen
 	bad.Nodes[3].Allowed = true
 	for _, c := range []struct {
 		name string
@@ -187,18 +187,18 @@ func TestREADME(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if err := report(&out, "simulated", twoGPUs(), kept()); err != nil {
+	if err := report(&out, "simulated", twoGPUs(), goodTasks()); err != nil {
 		t.Fatal(err)
 	}
 	_, shown, _ := strings.Cut(string(text), "```text demo\n")
 	shown, _, _ = strings.Cut(shown, "```")
-	if diff := cmp.Diff(shape(out.String()), shape(shown)); diff != "" {
+	if diff := cmp.Diff(normalizeReport(out.String()), normalizeReport(shown)); diff != "" {
 		t.Errorf("(-demo +README):\n%s", diff)
 	}
 }
 
-// shape returns a report without the values of one run, each kind of line once.
-func shape(text string) (lines []string) {
+// normalizeReport returns a report without the values of one run, each kind of line once.
+func normalizeReport(text string) (lines []string) {
 	number := regexp.MustCompile(`\b\d+(\.\d+)?`)
 	for line := range strings.Lines(text) {
 		line = regexp.MustCompile(`GPU-[0-9a-f-]{36}`).ReplaceAllString(line, "UUID")

@@ -90,7 +90,7 @@ func create(t *testing.T, w *world, config string, spec *specs.Spec) *container 
 	data, err := json.MarshalIndent(spec, "", "\t")
 	rig.Must(t, err)
 	rig.Must(t, os.WriteFile(c.config(), data, 0o600))
-	c.written = c.print()
+	c.written = c.identifyConfig()
 	c.global = []string{"--root", filepath.Join(c.bundle, "state")}
 	t.Cleanup(func() { _ = c.act("delete", "--force", c.id) })
 	cmd := w.Command(w.Runtime, append(c.global, "create", "--bundle", c.bundle, "--pid-file", c.bundle+"/pid", c.id)...)
@@ -269,8 +269,8 @@ func (c *container) expected(x ways) map[string]string {
 	return all
 }
 
-// judge compares the results with the expected ones.
-func (c *container) judge(when string, x ways, tries []attempt, answers []string) {
+// compareResults compares the results with the expected ones.
+func (c *container) compareResults(when string, x ways, tries []attempt, answers []string) {
 	c.t.Helper()
 	if len(answers) != len(tries) {
 		c.t.Fatalf("%s: %d answers to %d commands: %q", when, len(answers), len(tries), answers)
@@ -309,16 +309,16 @@ func commandsOf(tries []attempt) (commands []string) {
 	return commands
 }
 
-// look makes the container's own process try everything.
-func (c *container) look(when string, x ways) {
+// checkDevices makes the container's own process try everything.
+func (c *container) checkDevices(when string, x ways) {
 	c.t.Helper()
 	tries := c.attempts()
-	c.judge(when, x, tries, c.ask(commandsOf(tries)...))
+	c.compareResults(when, x, tries, c.ask(commandsOf(tries)...))
 }
 
-// lookAsOther makes a new process in the container try everything.
-func (c *container) lookAsOther(when string, x ways, flags ...string) {
+// checkDevicesOfExec makes a new process in the container try everything.
+func (c *container) checkDevicesOfExec(when string, x ways, flags ...string) {
 	c.t.Helper()
 	tries := c.attempts()
-	c.judge(when, x, tries, c.askOther(flags, commandsOf(tries)...))
+	c.compareResults(when, x, tries, c.askOther(flags, commandsOf(tries)...))
 }

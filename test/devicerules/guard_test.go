@@ -18,17 +18,17 @@ import (
 // For a container without a request that could open everything, the guard closes the accelerators
 // and nothing else.
 func TestGuard(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
-		for name, spec := range w.hostile(t) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
+		for name, spec := range w.hostileSpecs(t) {
 			t.Run(name, func(t *testing.T) {
 				c := create(t, w, w.configure(t, ""), spec)
-				c.withoutMknod()
+				c.checkNoMknod()
 				x := ways{bound: true, fuse: true}
-				c.look("at start", x)
-				c.unlisted()
+				c.checkDevices("at start", x)
+				c.checkBindsRemoved()
 				c.update()
-				c.look("after update", x)
-				c.lookAsOther("in exec", x)
+				c.checkDevices("after update", x)
+				c.checkDevicesOfExec("in exec", x)
 				c.delete()
 			})
 		}
@@ -37,10 +37,10 @@ func TestGuard(t *testing.T) {
 
 // With the guard off, the runtime reads exactly what the engine wrote.
 func TestGuardTurnedOff(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
-		spec := privileged(withDev(w.plain(t)))
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
+		spec := privileged(withDev(w.plainSpec(t)))
 		c := create(t, w, w.configure(t, "[policy]\nguard = false\n"), spec)
-		c.untouched()
+		c.checkUnchanged()
 		tries := c.attempts()
 		x := ways{own: map[string]bool{}, mknod: true, fuse: true}
 		for _, d := range w.devices {
@@ -60,8 +60,8 @@ func TestGuardTurnedOff(t *testing.T) {
 	})
 }
 
-// untouched checks that the bundle is as the engine wrote it.
-func (c *container) untouched() {
+// checkUnchanged checks that the bundle is as the engine wrote it.
+func (c *container) checkUnchanged() {
 	c.t.Helper()
 	var names []string
 	entries, err := os.ReadDir(c.bundle)
@@ -72,13 +72,13 @@ func (c *container) untouched() {
 	if d := cmp.Diff([]string{"config.json", "pid", "state"}, names); d != "" {
 		c.t.Errorf("files in the bundle (-want +got):\n%s", d)
 	}
-	if c.written != c.print() {
+	if c.written != c.identifyConfig() {
 		c.t.Error("config.json isn't what the engine wrote")
 	}
 }
 
-// print returns what identifies config.json: its bytes, and the file itself.
-func (c *container) print() string {
+// identifyConfig returns what identifies config.json: its bytes, and the file itself.
+func (c *container) identifyConfig() string {
 	c.t.Helper()
 	data, err := os.ReadFile(c.config())
 	rig.Must(c.t, err)
@@ -88,15 +88,15 @@ func (c *container) print() string {
 }
 
 // Without a request and an accelerator the bundle isn't changed.
-func TestUntouched(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+func TestUnconcernedBundleIsUnchanged(t *testing.T) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		fuse := int64(229)
-		spec := w.plain(t)
+		spec := w.plainSpec(t)
 		spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: ptr(10), Minor: &fuse, Access: "rwm"})
 		for name, s := range map[string]*specs.Spec{"plain": spec, "with a bind of /dev": withDev(spec)} {
 			t.Run(name, func(t *testing.T) {
 				c := create(t, w, w.configure(t, ""), s)
-				c.untouched()
+				c.checkUnchanged()
 				if l := c.lease(); l.ID != "" {
 					t.Errorf("it has a lease: %+v", l)
 				}
@@ -105,7 +105,7 @@ func TestUntouched(t *testing.T) {
 				tries := c.attempts()
 				answers := c.ask(commandsOf(tries)...)
 				if name != "plain" {
-					c.judge("in a container of no concern", x, tries, answers)
+					c.compareResults("in a container of no concern", x, tries, answers)
 				}
 				c.delete()
 			})
@@ -117,28 +117,28 @@ func ptr(n int64) *int64 { return &n }
 
 // A lease's changes of the bundle are undone at its end.
 func TestBundleIsPutBack(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
-		c := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1"))
-		if c.print() == c.written {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
+		c := create(t, w, w.configure(t, ""), requesting(w.listedSpec(t), "1"))
+		if c.identifyConfig() == c.written {
 			t.Fatal("config.json was not rewritten")
 		}
 		if _, err := os.Stat(filepath.Join(c.bundle, "config.json.berth")); err != nil {
 			t.Fatal(err)
 		}
 		c.delete()
-		c.untouched()
+		c.checkUnchanged()
 	})
 }
 
 // The display of a server's management controller has the major of GPUs' graphics nodes, and stays
 // open to the container that was given it. A GPU's graphics node is closed.
 func TestDisplay(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		const device = "/sys/bus/pci/devices/0000:02:00.0"
 		w.Do(t, "sh", "-c", "mkdir -p "+device+"/drm/card9 /sys/class/drm/card9 && cd "+device+
 			" && echo 0x1a03 >vendor && echo 226:9 >drm/card9/dev && ln -sfn "+device+" /sys/class/drm/card9/device")
 		with := func(minors ...int64) *specs.Spec {
-			spec := w.plain(t)
+			spec := w.plainSpec(t)
 			for _, minor := range minors {
 				spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices,
 					specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: ptr(226), Minor: &minor, Access: "rw"})
@@ -146,7 +146,7 @@ func TestDisplay(t *testing.T) {
 			return spec
 		}
 		c := create(t, w, w.configure(t, ""), with(9))
-		c.untouched()
+		c.checkUnchanged()
 		c.delete()
 		c = create(t, w, w.configure(t, ""), with(9, 0))
 		data, err := os.ReadFile(c.config())

@@ -23,7 +23,7 @@ func TestLauncher(t *testing.T) {
 		{"dgx-h100", "1", 1}, {"dgx-h100", "2", 2}, {"dgx-h100", "6,3", 2}, {"dgx-a100-mig", "1g.10gb", 1},
 	} {
 		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
-			worlds(t, tt.profile, func(t *testing.T, w *world) {
+			eachWorld(t, tt.profile, func(t *testing.T, w *world) {
 				kinds := map[string][]string{"thrown away": nil, "written to": {"--rw"}}
 				if tt.request == "2" { // the flags are independent of the number of GPUs
 					kinds["administrator"] = []string{"--cap-add", "SYS_ADMIN"}
@@ -36,7 +36,7 @@ func TestLauncher(t *testing.T) {
 						if l := c.lease(); len(l.Devices) != tt.want {
 							t.Fatalf("the lease is %+v", l)
 						}
-						c.taskIsWalledOff(ways{own: w.own(t, c.lease()), bound: true})
+						c.checkTaskRules(ways{own: w.nodesOfLease(t, c.lease()), bound: true})
 					})
 				}
 			})
@@ -53,14 +53,14 @@ func (w *world) volumes() []string {
 	return flags
 }
 
-func (c *container) taskIsWalledOff(x ways) {
+func (c *container) checkTaskRules(x ways) {
 	c.t.Helper()
-	c.withoutMknod()
-	c.look("at start", x)
+	c.checkNoMknod()
+	c.checkDevices("at start", x)
 	c.update()
-	c.look("after update", x)
-	c.lookAsOther("in exec", x)
-	c.besideNeighbour(x)
+	c.checkDevices("after update", x)
+	c.checkDevicesOfExec("in exec", x)
+	c.checkBesideNeighbour(x)
 }
 
 // Whatever a task of berth run is allowed, it reaches no processes or files of others by system
@@ -76,7 +76,7 @@ func TestLauncherHoldsCalls(t *testing.T) {
 	t.Cleanup(func() { listener.Close() })
 	rig.Must(t, os.WriteFile(filepath.Join(dir, "file"), []byte("data"), 0o644))
 	capable := []string{"--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--cap-add", "PERFMON"}
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		for name, flags := range map[string][]string{
 			"as usual": nil, "capable": capable, "privileged": {"--privileged"},
 			"unconfined": slices.Concat(capable, []string{"--security-opt", "seccomp=unconfined"}),
@@ -105,12 +105,12 @@ func TestLauncherHoldsCalls(t *testing.T) {
 // Of four tasks at once, through both entry points, no two share a device, and each opens only its
 // own.
 func TestTasksAreDisjoint(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		all := []*container{
-			create(t, w, config, requesting(w.listed(t), "2")),
+			create(t, w, config, requesting(w.listedSpec(t), "2")),
 			run(t, w, w.root(t), "2", w.volumes()...),
-			create(t, w, config, requesting(privileged(w.listed(t)), "2")),
+			create(t, w, config, requesting(privileged(w.listedSpec(t)), "2")),
 			run(t, w, w.root(t), "2", w.volumes()...),
 		}
 		holder := map[string]string{}
@@ -127,7 +127,7 @@ func TestTasksAreDisjoint(t *testing.T) {
 			t.Errorf("of 8 GPUs these are held: %v", holder)
 		}
 		for _, c := range all {
-			c.look("beside three others", ways{own: w.own(t, c.lease()), bound: true, fuse: !c.launched})
+			c.checkDevices("beside three others", ways{own: w.nodesOfLease(t, c.lease()), bound: true, fuse: !c.launched})
 		}
 		fifth := w.Run(t, w.Command(w.Berth, "--config", config, "run", "--gpus", "1", "--no-wait", w.root(t), "/probe"))
 		if fifth.Code != 75 {
@@ -138,7 +138,7 @@ func TestTasksAreDisjoint(t *testing.T) {
 
 // A task without a request gets no device: nodes that its user binds exist, and can't be opened.
 func TestLauncherWithoutRequest(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		c := newContainer(t, w, config)
 		c.launched = true
@@ -151,6 +151,6 @@ func TestLauncherWithoutRequest(t *testing.T) {
 		answers := c.ask(commandsOf(tries)...)
 		rig.Must(t, c.commands.Close())
 		rig.Must(t, cmd.Wait())
-		c.judge("without a request", ways{kept: true}, tries, answers)
+		c.compareResults("without a request", ways{kept: true}, tries, answers)
 	})
 }

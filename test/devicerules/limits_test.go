@@ -18,16 +18,16 @@ import (
 // With CAP_SYS_ADMIN and access to its cgroup a container lifts its own rules: on cgroup v2 it
 // detaches its device program, on v1 it writes to devices.allow. Until then the rules hold.
 func TestAdministratorInside(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
-		spec := requesting(w.listed(t), "1")
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
+		spec := requesting(w.listedSpec(t), "1")
 		c := spec.Process.Capabilities
 		for _, set := range []*[]string{&c.Bounding, &c.Permitted, &c.Effective} {
 			*set = append([]string{"CAP_SYS_ADMIN"}, *set...)
 		}
 		spec.Mounts = append(spec.Mounts, bind("/sys/fs/cgroup", "/cgroup"))
 		admin := create(t, w, w.configure(t, ""), spec)
-		admin.withoutMknod()
-		admin.look("before it lifts the rules", ways{own: w.own(t, admin.lease()), bound: true, fuse: true})
+		admin.checkNoMknod()
+		admin.checkDevices("before it lifts the rules", ways{own: w.nodesOfLease(t, admin.lease()), bound: true, fuse: true})
 		command := "detach /cgroup/" + admin.id
 		if w.State.Cgroup == "v1" {
 			command = "allow /cgroup/devices/" + admin.id
@@ -47,8 +47,8 @@ func TestAdministratorInside(t *testing.T) {
 // A container without a request and without accelerators has an outer cgroup if it could lift its
 // own rules. Its filter refuses the call by which it would leave the cgroup.
 func TestAdministratorWithoutAccelerators(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
-		spec := w.plain(t)
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
+		spec := w.plainSpec(t)
 		c := spec.Process.Capabilities
 		for _, set := range []*[]string{&c.Bounding, &c.Permitted, &c.Effective} {
 			*set = append([]string{"CAP_SYS_ADMIN"}, *set...)
@@ -76,15 +76,15 @@ func TestAdministratorWithoutAccelerators(t *testing.T) {
 // with them if the wrapper didn't remove them. (docker update and podman update send none;
 // containerd's CRI plugin sends those of its own spec.)
 func TestUpdateWithDevices(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
-		c := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1"))
-		x := ways{own: w.own(t, c.lease()), bound: true, fuse: true}
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
+		c := create(t, w, w.configure(t, ""), requesting(w.listedSpec(t), "1"))
+		x := ways{own: w.nodesOfLease(t, c.lease()), bound: true, fuse: true}
 		file := filepath.Join(t.TempDir(), "resources")
 		rig.Must(t, os.WriteFile(file, []byte(`{"devices":[{"allow":true,"access":"rwm"}]}`), 0o600))
 		said := c.act("update", "--resources", file, c.id)
 		if said.Code != 0 {
 			t.Errorf("update: %+v", said)
 		}
-		c.look("after an update with rules", x)
+		c.checkDevices("after an update with rules", x)
 	})
 }

@@ -49,9 +49,9 @@ type world struct {
 	devices []device
 }
 
-// worlds runs a test on the pairs of runtime and version of cgroups. Tests of one node run one
+// eachWorld runs a test on the pairs of runtime and version of cgroups. Tests of one node run one
 // after another, because they share its devices.
-func worlds(t *testing.T, profile string, f func(t *testing.T, w *world)) {
+func eachWorld(t *testing.T, profile string, f func(t *testing.T, w *world)) {
 	for cgroup, runtimes := range testutil.PairsByCgroup(t) {
 		t.Run(cgroup, func(t *testing.T) {
 			t.Parallel()
@@ -96,9 +96,9 @@ func numbers(t *testing.T, path string) (major, minor uint32) {
 	return unix.Major(st.Rdev), unix.Minor(st.Rdev)
 }
 
-// own returns the nodes that come with a lease, by the simulated server's data: a GPU's, for a
+// nodesOfLease returns the nodes that come with a lease, by the simulated server's data: a GPU's, for a
 // slice those of its capabilities too, and the control nodes.
-func (w *world) own(t *testing.T, l rig.Lease) map[string]bool {
+func (w *world) nodesOfLease(t *testing.T, l rig.Lease) map[string]bool {
 	t.Helper()
 	if len(l.Devices) == 0 {
 		return nil

@@ -14,14 +14,14 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// refused checks that the wrapper refuses to create a container and leaves nothing. If it creates
+// wantRefused checks that the wrapper refuses to create a container and leaves nothing. If it creates
 // one, the error says what that container opens.
-func refused(t *testing.T, w *world, config, text, want string, global ...string) {
+func wantRefused(t *testing.T, w *world, config, text, want string, global ...string) {
 	t.Helper()
 	c := newContainer(t, w, config)
 	c.bundle = t.TempDir()
 	rig.Must(t, os.WriteFile(c.config(), []byte(strings.ReplaceAll(text, "CONTAINER", c.id)), 0o600))
-	c.written = c.print()
+	c.written = c.identifyConfig()
 	c.global = append([]string{"--root", filepath.Join(c.bundle, "state")}, global...)
 	t.Cleanup(func() { _ = c.act("delete", "--force", c.id) })
 	cmd := w.Command(w.Runtime, append(c.global, "create", "--bundle", c.bundle, c.id)...)
@@ -38,7 +38,7 @@ func refused(t *testing.T, w *world, config, text, want string, global ...string
 	if l := c.lease(); l.ID != "" {
 		t.Errorf("it left a lease: %+v", l)
 	}
-	if left, err := filepath.Glob(c.bundle + "/*"); err != nil || !slices.Equal(left, []string{c.config()}) || c.written != c.print() {
+	if left, err := filepath.Glob(c.bundle + "/*"); err != nil || !slices.Equal(left, []string{c.config()}) || c.written != c.identifyConfig() {
 		t.Errorf("the bundle isn't as it was: %v, %v", left, err)
 	}
 }
@@ -58,8 +58,8 @@ func (c *container) opens() (paths []string) {
 	return paths
 }
 
-// text returns the spec as an engine writes it, with a cgroup of the container's own.
-func text(t *testing.T, spec *specs.Spec) string {
+// specText returns the spec as an engine writes it, with a cgroup of the container's own.
+func specText(t *testing.T, spec *specs.Spec) string {
 	t.Helper()
 	spec.Linux.CgroupsPath = "/CONTAINER"
 	data, err := json.Marshal(spec)
@@ -67,14 +67,14 @@ func text(t *testing.T, spec *specs.Spec) string {
 	return string(data)
 }
 
-// asking runs f without and with a request.
-func asking(t *testing.T, f func(t *testing.T, annotations map[string]string)) {
+// eachRequest runs f without and with a request.
+func eachRequest(t *testing.T, f func(t *testing.T, annotations map[string]string)) {
 	t.Run("asking for nothing", func(t *testing.T) { f(t, nil) })
 	t.Run("asking", func(t *testing.T) { f(t, map[string]string{"berth.gpus": "1"}) })
 }
 
 // Rules that runc and crun read differently.
-func TestOddRulesAreRefused(t *testing.T) {
+func TestAmbiguousRulesAreRefused(t *testing.T) {
 	const wrap = int64(1) << 32
 	odd := map[string]specs.LinuxDeviceCgroup{
 		"major 4294967491":  {Type: "c", Major: ptr(195 + wrap)},
@@ -86,15 +86,15 @@ func TestOddRulesAreRefused(t *testing.T) {
 		`type "C"`:          {Type: "C", Major: ptr(195)},
 		`type "ax"`:         {Type: "ax"},
 	}
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		for _, name := range slices.Sorted(maps.Keys(odd)) {
 			t.Run(name, func(t *testing.T) {
-				asking(t, func(t *testing.T, annotations map[string]string) {
-					spec, rule := w.plain(t), odd[name]
+				eachRequest(t, func(t *testing.T, annotations map[string]string) {
+					spec, rule := w.plainSpec(t), odd[name]
 					rule.Allow, rule.Access = true, "rwm"
 					spec.Annotations = annotations
 					spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, rule)
-					refused(t, w, w.configure(t, ""), text(t, spec), "config.json: linux.resources.devices[1]: "+name)
+					wantRefused(t, w, w.configure(t, ""), specText(t, spec), "config.json: linux.resources.devices[1]: "+name)
 				})
 			})
 		}
@@ -110,17 +110,17 @@ func TestEarlyEndsAreRefused(t *testing.T) {
 		"rule":     {`"allow":false,`, `"allow\u0000":true,"allow":false,`, `string "allow\u0000" at byte `},
 		"value":    {`"type":"mount"}`, `"type":"mount\u0000x"}`, `string "mount\u0000x" at byte `},
 	}
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		for name, e := range early {
 			t.Run(name, func(t *testing.T) {
-				asking(t, func(t *testing.T, annotations map[string]string) {
-					spec := w.plain(t)
+				eachRequest(t, func(t *testing.T, annotations map[string]string) {
+					spec := w.plainSpec(t)
 					spec.Annotations = annotations
-					whole := text(t, spec)
+					whole := specText(t, spec)
 					if strings.Count(whole, e.old) != 1 {
 						t.Fatalf("%s isn't there once: %s", e.old, whole)
 					}
-					refused(t, w, w.configure(t, ""), strings.Replace(whole, e.old, e.new, 1), e.want)
+					wantRefused(t, w, w.configure(t, ""), strings.Replace(whole, e.old, e.new, 1), e.want)
 				})
 			})
 		}
@@ -129,26 +129,26 @@ func TestEarlyEndsAreRefused(t *testing.T) {
 
 // Without a cgroup no rule applies, also for plain containers.
 func TestNoCgroupIsRefused(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		if w.runtime != "crun" {
 			return // only crun supports it
 		}
 		const flag = "--cgroup-manager=disabled"
-		asking(t, func(t *testing.T, annotations map[string]string) {
-			spec := w.plain(t)
+		eachRequest(t, func(t *testing.T, annotations map[string]string) {
+			spec := w.plainSpec(t)
 			spec.Annotations = annotations
-			refused(t, w, w.configure(t, ""), text(t, spec), flag+" gives container rules-", flag)
+			wantRefused(t, w, w.configure(t, ""), specText(t, spec), flag+" gives container rules-", flag)
 		})
 	})
 }
 
 // A container with a lease needs a cgroup of its own, whose path is known.
 func TestUnknownCgroupIsRefused(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		for _, path := range []string{"/../CONTAINER", "../CONTAINER", "/", "/."} {
 			t.Run(path, func(t *testing.T) {
-				plain := text(t, requesting(w.plain(t), "1"))
-				refused(t, w, w.configure(t, ""), strings.Replace(plain, `"/CONTAINER"`, `"`+path+`"`, 1), "config.json: linux.cgroupsPath: ")
+				plain := specText(t, requesting(w.plainSpec(t), "1"))
+				wantRefused(t, w, w.configure(t, ""), strings.Replace(plain, `"/CONTAINER"`, `"`+path+`"`, 1), "config.json: linux.cgroupsPath: ")
 			})
 		}
 	})

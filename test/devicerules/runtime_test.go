@@ -14,10 +14,10 @@ import (
 )
 
 // Hostile specs: one names every accelerator, the other allows everything.
-func (w *world) hostile(t *testing.T) map[string]*specs.Spec {
+func (w *world) hostileSpecs(t *testing.T) map[string]*specs.Spec {
 	return map[string]*specs.Spec{
-		"everything listed":  w.disguised(t, w.listed(t)),
-		"everything allowed": privileged(w.disguised(t, w.listed(t))),
+		"everything listed":  w.disguisedSpec(t, w.listedSpec(t)),
+		"everything allowed": privileged(w.disguisedSpec(t, w.listedSpec(t))),
 	}
 }
 
@@ -35,14 +35,14 @@ func TestWrapper(t *testing.T) {
 		{"dgx-a100-mig", "1", 1},
 	} {
 		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
-			worlds(t, tt.profile, func(t *testing.T, w *world) {
-				for name, spec := range w.hostile(t) {
+			eachWorld(t, tt.profile, func(t *testing.T, w *world) {
+				for name, spec := range w.hostileSpecs(t) {
 					t.Run(name, func(t *testing.T) {
 						c := create(t, w, w.configure(t, ""), requesting(spec, tt.request))
 						if l := c.lease(); len(l.Devices) != tt.want {
 							t.Fatalf("the lease is %+v", l)
 						}
-						c.livesWalledOff(ways{own: w.own(t, c.lease()), bound: true, fuse: true})
+						c.checkWholeLife(ways{own: w.nodesOfLease(t, c.lease()), bound: true, fuse: true})
 						c.delete()
 					})
 				}
@@ -51,23 +51,23 @@ func TestWrapper(t *testing.T) {
 	}
 }
 
-// livesWalledOff checks the container's device rules at each step of its life.
-func (c *container) livesWalledOff(x ways) {
+// checkWholeLife checks the container's device rules at each step of its life.
+func (c *container) checkWholeLife(x ways) {
 	c.t.Helper()
-	c.withoutMknod()
-	c.look("at start", x)
-	c.unlisted()
+	c.checkNoMknod()
+	c.checkDevices("at start", x)
+	c.checkBindsRemoved()
 	c.update()
-	c.look("after update", x)
-	c.lookAsOther("in exec", x)
+	c.checkDevices("after update", x)
+	c.checkDevicesOfExec("in exec", x)
 	x.mknod = true
-	c.lookAsOther("in exec with CAP_MKNOD", x, "--cap", "CAP_MKNOD", "--cap", "CAP_DAC_OVERRIDE")
+	c.checkDevicesOfExec("in exec with CAP_MKNOD", x, "--cap", "CAP_MKNOD", "--cap", "CAP_DAC_OVERRIDE")
 	x.mknod = false
-	c.besideNeighbour(x)
+	c.checkBesideNeighbour(x)
 }
 
-// withoutMknod checks that no capability set has CAP_MKNOD.
-func (c *container) withoutMknod() {
+// checkNoMknod checks that no capability set has CAP_MKNOD.
+func (c *container) checkNoMknod() {
 	c.t.Helper()
 	sets := strings.Fields(c.ask("caps")[0])
 	if len(sets) != 5 {
@@ -82,8 +82,8 @@ func (c *container) withoutMknod() {
 	}
 }
 
-// unlisted checks that the binds of disguised devices are removed.
-func (c *container) unlisted() {
+// checkBindsRemoved checks that the binds of disguised devices are removed.
+func (c *container) checkBindsRemoved() {
 	c.t.Helper()
 	want := []string{"ENOENT", "ENOENT", "ENOENT"}
 	if d := cmp.Diff(want, c.ask("open /stolen/link", "open /stolen/innocent", "open /dev/innocent")); d != "" {
@@ -103,34 +103,34 @@ func (c *container) update() {
 	c.must("update", "--resources", file, c.id)
 }
 
-// besideNeighbour checks the rules while another task acquires devices, and after it has released
+// checkBesideNeighbour checks the rules while another task acquires devices, and after it has released
 // them.
-func (c *container) besideNeighbour(x ways) {
+func (c *container) checkBesideNeighbour(x ways) {
 	c.t.Helper()
-	neighbour := create(c.t, c.w, c.w.configure(c.t, ""), requesting(withDev(c.w.plain(c.t)), "1"))
-	theirs := ways{own: c.w.own(c.t, neighbour.lease())}
+	neighbour := create(c.t, c.w, c.w.configure(c.t, ""), requesting(withDev(c.w.plainSpec(c.t)), "1"))
+	theirs := ways{own: c.w.nodesOfLease(c.t, neighbour.lease())}
 	gpu := nodesOf(c.w.State, neighbour.lease().Devices[0].UUID)[0]
 	if x.own[gpu] {
 		c.t.Errorf("both have %s", gpu)
 	}
-	neighbour.look("as a neighbour", theirs)
-	c.look("beside a neighbour", x)
+	neighbour.checkDevices("as a neighbour", theirs)
+	c.checkDevices("beside a neighbour", x)
 	neighbour.delete()
-	c.look("after the neighbour is gone", x)
+	c.checkDevices("after the neighbour is gone", x)
 }
 
 // Two tasks with slices of one GPU share only the GPU's node.
 func TestSlicesOfOneGPU(t *testing.T) {
-	worlds(t, "dgx-a100-mig", func(t *testing.T, w *world) {
-		first := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1:0"))
-		second := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1:1"))
-		a, b := w.own(t, first.lease()), w.own(t, second.lease())
+	eachWorld(t, "dgx-a100-mig", func(t *testing.T, w *world) {
+		first := create(t, w, w.configure(t, ""), requesting(w.listedSpec(t), "1:0"))
+		second := create(t, w, w.configure(t, ""), requesting(w.listedSpec(t), "1:1"))
+		a, b := w.nodesOfLease(t, first.lease()), w.nodesOfLease(t, second.lease())
 		for path := range a {
 			if strings.Contains(path, "nvidia-cap") && b[path] || len(a) != 6 || len(b) != 6 {
 				t.Fatalf("both have %s: %v and %v", path, a, b)
 			}
 		}
-		first.look("first", ways{own: a, bound: true, fuse: true})
-		second.look("second", ways{own: b, bound: true, fuse: true})
+		first.checkDevices("first", ways{own: a, bound: true, fuse: true})
+		second.checkDevices("second", ways{own: b, bound: true, fuse: true})
 	})
 }

@@ -13,8 +13,8 @@ import (
 // mkNode is the bit of CAP_MKNOD in a capability set.
 const mkNode = 1 << 27
 
-// plain is a container without any accelerator in its spec.
-func (w *world) plain(t *testing.T) *specs.Spec {
+// plainSpec is a container without any accelerator in its spec.
+func (w *world) plainSpec(t *testing.T) *specs.Spec {
 	capabilities := []string{"CAP_DAC_OVERRIDE", "CAP_MKNOD"}
 	return &specs.Spec{
 		Version: "1.0.2",
@@ -53,10 +53,10 @@ func bind(source, destination string) specs.Mount {
 	return specs.Mount{Destination: destination, Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}
 }
 
-// listed returns a spec that names every accelerator in every way: as a node, by rules for single
+// listedSpec returns a spec that names every accelerator in every way: as a node, by rules for single
 // nodes and for whole majors, and as a bind.
-func (w *world) listed(t *testing.T) *specs.Spec {
-	s := withDev(w.plain(t))
+func (w *world) listedSpec(t *testing.T) *specs.Spec {
+	s := withDev(w.plainSpec(t))
 	majors := map[int64]bool{}
 	allow := func(major int64, minor *int64) {
 		s.Linux.Resources.Devices = append(s.Linux.Resources.Devices,
@@ -77,9 +77,9 @@ func (w *world) listed(t *testing.T) *specs.Spec {
 	return s
 }
 
-// disguised adds other names of nvidia-modeset, which is never leased: a link to its node, and a
+// disguisedSpec adds other names of nvidia-modeset, which is never leased: a link to its node, and a
 // node of the same number elsewhere.
-func (w *world) disguised(t *testing.T, s *specs.Spec) *specs.Spec {
+func (w *world) disguisedSpec(t *testing.T, s *specs.Spec) *specs.Spec {
 	dir := t.TempDir()
 	link, node := filepath.Join(dir, "link"), filepath.Join(dir, "innocent")
 	rig.Must(t, os.Symlink("/dev/nvidia-modeset", link))

@@ -44,7 +44,7 @@ func reserved(devices string) string {
 // Services of docker compose have GPUs of their own: a count gets free ones, names get the named
 // devices, and a restart takes what is free then.
 func TestCompose(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	h := start(t, "forky", "v2")
 	h.once("docker", func() { docker().prepare(t, h) })
 	ids := h.uuids(t)
@@ -89,7 +89,7 @@ func TestCompose(t *testing.T) {
 	// Another process takes the GPUs that a service has released: the service restarts with others.
 	before := sees("one")
 	h.do(t, compose("stop", "--timeout", "0", "one")...)
-	taker := place{h, dockerRun("--gpus", `"device=`+strings.Join(uuidsOf(ids, before), ",")+`"`, "test"), "berth"}.start(t, wish{})
+	taker := place{h, dockerRun("--gpus", `"device=`+strings.Join(uuidsOf(ids, before), ",")+`"`, "test"), "berth"}.start(t, containerOptions{})
 	h.do(t, compose("stop", "--timeout", "0", "model")...)
 	h.do(t, compose("start", "one")...)
 	if after := sees("one"); len(after) != 1 || slices.Equal(before, after) || slices.ContainsFunc(after, func(g string) bool { return slices.Contains(before, g) }) {
@@ -97,7 +97,7 @@ func TestCompose(t *testing.T) {
 	}
 	taker.end()
 	h.do(t, compose("down", "--timeout", "0")...)
-	h.settled(t)
+	h.waitUntilReleased(t)
 }
 
 // uuidsOf returns the UUIDs of GPUs by their nodes' names, as nvidia3; on this server indexes are
@@ -114,7 +114,7 @@ func uuidsOf(ids, names []string) (all []string) {
 // A process of docker exec can open the devices of its container, and no others, whatever its user
 // is.
 func TestExec(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	h := start(t, "forky", "v2")
 	h.once("docker", func() { docker().prepare(t, h) })
 	id := strings.TrimSpace(h.do(t, "docker", "run", "--detach", "--rm", "--runtime", "berth", "--network", "none", "--gpus", "2", "--volume", "/dev:/nodes", "test", "/wait"))
@@ -134,7 +134,7 @@ func TestExec(t *testing.T) {
 		t.Errorf("exec --privileged: %+v", got)
 	}
 	h.do(t, "docker", "rm", "--force", id)
-	h.settled(t)
+	h.waitUntilReleased(t)
 }
 
 // opened runs the probe by a command that starts it in a container, and returns the GPUs that it

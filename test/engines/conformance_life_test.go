@@ -12,41 +12,41 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// tenant runs tasks on a containerd that is killed.
-type tenant struct {
+// taskRunner runs tasks on a containerd that is killed.
+type taskRunner struct {
 	server
 	image string
 }
 
-func tenantOn(t *testing.T, suite, cgroup string) *tenant {
+func newTaskRunner(t *testing.T, suite, cgroup string) *taskRunner {
 	t.Helper()
-	c := &tenant{server: server{startFor(t, "-tenant", suite, cgroup)}}
+	c := &taskRunner{server: server{startFor(t, "-tenant", suite, cgroup)}}
 	c.image = "oci:" + filepath.Join(c.dir, "layout")
 	c.once("tenant", func() {
-		conforming(t, c.host)
+		newConformingHost(t, c.host)
 		c.up(t)
 	})
 	return c
 }
 
-func (c *tenant) up(t *testing.T) {
+func (c *taskRunner) up(t *testing.T) {
 	t.Helper()
-	c.spawn(t, "containerd")
+	c.startDaemon(t, "containerd")
 	c.until(t, "ctr", "version")
 }
 
 // berth calls a verb that has to succeed.
-func (c *tenant) berth(t *testing.T, words ...string) string {
+func (c *taskRunner) berth(t *testing.T, words ...string) string {
 	t.Helper()
 	return strings.TrimSpace(c.do(t, c.line(words...)...))
 }
 
-func (c *tenant) line(words ...string) []string {
+func (c *taskRunner) line(words ...string) []string {
 	return append([]string{"timeout", "60", shared.Berth, "--engine", "containerd"}, words...)
 }
 
 // says waits until a verb's output matches.
-func (c *tenant) says(t *testing.T, pattern string, words ...string) {
+func (c *taskRunner) says(t *testing.T, pattern string, words ...string) {
 	t.Helper()
 	eventually(t, func() string {
 		got := c.run(t, c.line(words...)...)
@@ -58,7 +58,7 @@ func (c *tenant) says(t *testing.T, pattern string, words ...string) {
 }
 
 // inits are the first processes of the tasks, by name.
-func (c *tenant) init(t *testing.T, name string) (pid string) {
+func (c *taskRunner) init(t *testing.T, name string) (pid string) {
 	t.Helper()
 	found := regexp.MustCompile(`"running": true,\s*"pid": (\d+)`).FindStringSubmatch(c.berth(t, "inspect", name))
 	if found == nil {
@@ -70,24 +70,24 @@ func (c *tenant) init(t *testing.T, name string) (pid string) {
 // Tasks of berth on a containerd outlive it, are shown with their true state, and are complete
 // after a reboot.
 func TestContainerdTasksLast(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	t.Parallel() // on hosts of its own
 	for _, on := range [][]string{{"forky", "v2"}, {"bookworm", "v1"}} {
 		t.Run(strings.Join(on, "/"), func(t *testing.T) {
-			c := tenantOn(t, on[0], on[1])
+			c := newTaskRunner(t, on[0], on[1])
 			for _, s := range []struct {
 				name string
-				tell func(*testing.T, *tenant)
+				tell func(*testing.T, *taskRunner)
 			}{
-				{"containerd killed", containerdKilled},
-				{"the node starts anew", startsAnew},
-				{"the log's program killed", loggerKilled},
+				{"containerd killed", testKilledContainerd},
+				{"the node starts anew", testReset},
+				{"the log's program killed", testKilledLogger},
 				{"images", imagesOfAll},
 			} {
 				t.Run(s.name, func(t *testing.T) {
 					s.tell(t, c)
 					c.run(t, "sh", "-c", shared.Berth+" --engine containerd ps -aq | xargs -r "+shared.Berth+" --engine containerd rm -f")
-					c.holds(t, map[string]int{})
+					c.waitForHeld(t, map[string]int{})
 				})
 			}
 		})
@@ -96,7 +96,7 @@ func TestContainerdTasksLast(t *testing.T) {
 
 const chatty = `i=0; while :; do i=$((i+1)); echo line $i; sleep 0.1; done`
 
-func containerdKilled(t *testing.T, c *tenant) {
+func testKilledContainerd(t *testing.T, c *taskRunner) {
 	lives := c.berth(t, "run", "-d", "--name", "lives", "--gpus", "2", c.image, "sh", "-c", chatty)
 	dies := c.berth(t, "run", "-d", "--name", "dies", "--gpus", "3", c.image, "sleep", "1000")
 	again := c.berth(t, "run", "-d", "--name", "again", "--gpus", "1", "--restart", "always", c.image, "sleep", "1000")
@@ -105,10 +105,10 @@ func containerdKilled(t *testing.T, c *tenant) {
 	wait.Stderr = &waited
 	rig.Must(t, wait.Start())
 	ends, restarts := c.init(t, "dies"), c.init(t, "again")
-	c.slay(t, "containerd")
-	c.holds(t, map[string]int{lives: 2, dies: 3, again: 1})
+	c.killDaemon(t, "containerd")
+	c.waitForHeld(t, map[string]int{lives: 2, dies: 3, again: 1})
 	got := c.run(t, c.line("ps")...)
-	if got.code != 1 || !fits("berth: no containerd: nobody listens at /run/containerd/containerd.sock.*", got.err) {
+	if got.code != 1 || !matchesPattern("berth: no containerd: nobody listens at /run/containerd/containerd.sock.*", got.err) {
 		t.Errorf("ps without containerd: exit code %d: %s%s", got.code, got.out, got.err)
 	}
 	c.kill(t, ends)
@@ -117,7 +117,7 @@ func containerdKilled(t *testing.T, c *tenant) {
 	c.says(t, `up \S+ +0,1 +lives`, "ps")
 	c.says(t, `(exited \(137\)|lost: containerd no longer has its task) .* dies`, "ps", "-a")
 	c.says(t, `up \S+ .* again`, "ps", "-a") // by containerd's own monitor
-	c.holds(t, map[string]int{lives: 2, again: 1})
+	c.waitForHeld(t, map[string]int{lives: 2, again: 1})
 	c.berth(t, "exec", "lives", "true")
 	n := strings.Count(c.berth(t, "logs", "lives"), "\n")
 	eventually(t, func() string {
@@ -128,18 +128,18 @@ func containerdKilled(t *testing.T, c *tenant) {
 	})
 	c.berth(t, "stop", "-t", "1", "lives")
 	c.says(t, `exited \(137\) .* lives`, "ps", "-a")
-	if err := wait.Wait(); err != nil && !fits("berth: [^\n]*", waited.String()) {
+	if err := wait.Wait(); err != nil && !matchesPattern("berth: [^\n]*", waited.String()) {
 		t.Errorf("wait: %v: %s", err, waited.String())
 	}
 }
 
-// startsAnew has the effect of a reset: no process and nothing in /run is left.
-func startsAnew(t *testing.T, c *tenant) {
+// testReset has the effect of a reset: no process and nothing in /run is left.
+func testReset(t *testing.T, c *taskRunner) {
 	c.berth(t, "run", "-d", "--name", "ended", c.image, "sh", "-c", "echo before; exit 3")
 	c.berth(t, "wait", "ended")
 	c.berth(t, "run", "-d", "--name", "ran", "--gpus", "2", c.image, "sh", "-c", chatty)
 	kept := c.berth(t, "run", "-d", "--name", "kept", "--gpus", "1", "--restart", "unless-stopped", c.image, "sleep", "1000")
-	c.slay(t, "containerd")
+	c.killDaemon(t, "containerd")
 	c.do(t, "sh", "-c", `for p in /proc/[0-9]*; do
 		case $(readlink "$p/exe") in */containerd-shim*|*/berth-monitor*) kill -9 "${p#/proc/}" ;; esac
 	done`)
@@ -156,33 +156,33 @@ func startsAnew(t *testing.T, c *tenant) {
 	c.says(t, `exited \(3\) .* ended`, "ps", "-a")
 	c.says(t, `lost.* ran`, "ps", "-a")
 	c.says(t, `up \S+ .* kept`, "ps", "-a")
-	c.holds(t, map[string]int{kept: 1})
+	c.waitForHeld(t, map[string]int{kept: 1})
 	if got := c.berth(t, "logs", "ended"); got != "before" {
 		t.Errorf("logs: %q", got)
 	}
 }
 
-// loggerKilled: killing the logger costs the log and not the task.
-func loggerKilled(t *testing.T, c *tenant) {
+// testKilledLogger: killing the logger costs the log and not the task.
+func testKilledLogger(t *testing.T, c *taskRunner) {
 	id := c.berth(t, "run", "-d", "--name", "talks", "--gpus", "2", c.image, "sh", "-c", chatty)
 	c.says(t, "line 2", "logs", "talks")
 	c.do(t, "sh", "-c", `for p in /proc/[0-9]*; do case $(readlink "$p/exe") in */berth-monitor*) kill -9 "${p#/proc/}" ;; esac; done`)
 	time.Sleep(time.Second)
 	c.says(t, `up \S+ .* talks`, "ps")
-	c.holds(t, map[string]int{id: 2})
+	c.waitForHeld(t, map[string]int{id: 2})
 	c.berth(t, "stop", "-t", "1", "talks")
 	c.says(t, `exited \(\d+\) .* talks`, "ps", "-a")
 	c.berth(t, "rm", "talks")
 }
 
-func imagesOfAll(t *testing.T, c *tenant) {
+func imagesOfAll(t *testing.T, c *taskRunner) {
 	name := c.registryWith(t, filepath.Join(c.dir, "layout"), func(r *fake.Registry) { r.User, r.Password = "me", "secret" })
 	for _, engine := range []string{"native", "containerd"} {
 		berth := func(words ...string) said {
 			return c.run(t, append([]string{"timeout", "60", shared.Berth, "--engine", engine}, words...)...)
 		}
 		refused := berth("pull", name+"/private")
-		if want := `berth: .*` + regexp.QuoteMeta(name) + `.*(login|credentials|password|unauthorized).*`; refused.code == 0 || !fits(want, refused.err) {
+		if want := `berth: .*` + regexp.QuoteMeta(name) + `.*(login|credentials|password|unauthorized).*`; refused.code == 0 || !matchesPattern(want, refused.err) {
 			t.Errorf("%s: without credentials: exit code %d: %s", engine, refused.code, refused.err)
 		}
 		c.write(t, "/root/.docker/config.json", `{"auths":{"`+name+`":{"auth":"bWU6c2VjcmV0"}}}`)

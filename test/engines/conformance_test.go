@@ -23,22 +23,22 @@ import (
 // The same commands have the same result, whichever engine runs the tasks. Each difference is
 // stated at its command, with the reason.
 func TestConformance(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	t.Parallel() // on hosts of its own
 	for _, on := range [][]string{{"forky", "v2"}, {"bookworm", "v1"}} {
-		h := conformingOn(t, on[0], on[1])
+		h := newConformance(t, on[0], on[1])
 		for _, engine := range []string{"native", "containerd"} {
 			t.Run(strings.Join(append(on, engine), "/"), func(t *testing.T) {
 				c := conformance{host: h, engine: engine}
 				c.registry = h.registry(t, filepath.Join(h.dir, "layout"))
 				for _, s := range stories {
-					t.Run(s.name, func(t *testing.T) { c.tell(t, s) })
+					t.Run(s.name, func(t *testing.T) { c.runStory(t, s) })
 				}
 				t.Run("killed at any moment", c.kill)
 				if engine == "containerd" {
 					t.Run("the guide", c.follow)
 				}
-				t.Run("nothing is left", c.clean)
+				t.Run("nothing is left", c.checkClean)
 			})
 		}
 	}
@@ -74,7 +74,7 @@ type conformance struct {
 	engine, registry string
 }
 
-func (c conformance) tell(t *testing.T, s story) {
+func (c conformance) runStory(t *testing.T, s story) {
 	name := strings.ReplaceAll(s.name, " ", "-")
 	fill := strings.NewReplacer("{image}", "oci:"+filepath.Join(c.dir, "layout"), "{layout}", filepath.Join(c.dir, "layout"),
 		"{dir}", filepath.Join(c.dir, "root-"+c.engine), "{registry}", c.registry, "{name}", name, "{work}", c.dir, "{berth}", shared.Berth+" --engine "+c.engine)
@@ -89,7 +89,7 @@ func (c conformance) tell(t *testing.T, s story) {
 			line = "{berth} " + line
 		}
 		got := c.run(t, "timeout", "60", "sh", "-c", fill.Replace(line))
-		if got.code != want.code || !fits(fill.Replace(want.out), got.out) || !fits(fill.Replace(want.err), got.err) {
+		if got.code != want.code || !matchesPattern(fill.Replace(want.out), got.out) || !matchesPattern(fill.Replace(want.err), got.err) {
 			t.Fatalf("%s\nexit code %d, wanted %d\nout: %s\nwanted: %s\nerr: %s\nwanted: %s", line, got.code, want.code, got.out, want.out, got.err, want.err)
 		}
 	}
@@ -103,13 +103,13 @@ func (c conformance) follow(t *testing.T) {
 	}
 }
 
-// fits reports whether the whole text matches; the last line's end is ignored.
-func fits(pattern, text string) bool {
+// matchesPattern reports whether the whole text matches; the last line's end is ignored.
+func matchesPattern(pattern, text string) bool {
 	return regexp.MustCompile(`^(?s:` + pattern + `)$`).MatchString(strings.TrimSuffix(text, "\n"))
 }
 
-// clean checks that no story has left anything.
-func (c conformance) clean(t *testing.T) {
+// checkClean checks that no story has left anything.
+func (c conformance) checkClean(t *testing.T) {
 	c.do(t, shared.Berth, "--engine", c.engine, "prune", "--all")
 	if got := c.do(t, shared.Berth, "--engine", c.engine, "ps", "-aq"); got != "" {
 		t.Errorf("tasks are left: %s", got)
@@ -144,20 +144,20 @@ func (c conformance) kill(t *testing.T) {
 	}
 }
 
-// conformingOn starts a host that has both engines.
-func conformingOn(t *testing.T, suite, cgroup string) *host {
+// newConformance starts a host that has both engines.
+func newConformance(t *testing.T, suite, cgroup string) *host {
 	t.Helper()
 	h := startFor(t, "-conformance", suite, cgroup)
 	h.once("conformance", func() {
-		conforming(t, h)
+		newConformingHost(t, h)
 		h.daemon(t, "containerd")
 		h.until(t, "ctr", "version")
 	})
 	return h
 }
 
-// conforming has a host ready for both engines: all but containerd, which is to be started.
-func conforming(t *testing.T, h *host) {
+// newConformingHost has a host ready for both engines: all but containerd, which is to be started.
+func newConformingHost(t *testing.T, h *host) {
 	t.Helper()
 	for _, dir := range []string{"/var/lib/containerd", "/var/lib/berth"} { // overlays can't be made on an overlay
 		h.do(t, "sh", "-c", "mkdir -p "+dir+" && busybox mount -t tmpfs tmpfs "+dir)
@@ -418,8 +418,8 @@ var stories = []story{
 
 // daemonless are commands without a running containerd.
 func TestConformanceWithout(t *testing.T) {
-	wanted(t)
-	h := conformingOn(t, "forky", "v2")
+	skipUnlessWanted(t)
+	h := newConformance(t, "forky", "v2")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.Path("/run/dead.sock"), Net: "unix"})
 	rig.Must(t, err)
 	l.SetUnlinkOnClose(false)
@@ -432,7 +432,7 @@ func TestConformanceWithout(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := h.run(t, "sh", "-c", shared.Berth+" --engine containerd "+c.line)
-			if got.code == 0 || !fits(regexp.QuoteMeta(c.err)+".*", got.err) {
+			if got.code == 0 || !matchesPattern(regexp.QuoteMeta(c.err)+".*", got.err) {
 				t.Errorf("exit code %d: %s%s", got.code, got.out, got.err)
 			}
 		})

@@ -90,8 +90,8 @@ func shown(t *testing.T, kind string) string {
 	return text
 }
 
-// follows runs the commands of a block of the guide.
-func (k *kubelet) follows(t *testing.T, kind string) {
+// runBlock runs the commands of a block of the guide.
+func (k *kubelet) runBlock(t *testing.T, kind string) {
 	t.Helper()
 	for line := range strings.Lines(shown(t, kind)) {
 		words := strings.Fields(strings.NewReplacer("/usr/bin/berth-runtime", program("berth"), "$ berth ", "$ "+shared.Berth+" ").Replace(line))

@@ -19,7 +19,7 @@ import (
 type object = map[string]any
 
 // kubelet calls the CRI of containerd, as Kubernetes does on each node.
-type kubelet struct{ *crate }
+type kubelet struct{ *ctrHost }
 
 // client builds the program that speaks the CRI, a module of its own.
 var client = sync.OnceValues(func() (string, error) {
@@ -82,8 +82,8 @@ func with(o object, more ...object) object {
 	return o
 }
 
-// creates creates a container in a pod; more is merged into its config.
-func (k *kubelet) creates(t *testing.T, p *pod, more object) (id string) {
+// createContainer creates a container in a pod; more is merged into its config.
+func (k *kubelet) createContainer(t *testing.T, p *pod, more object) (id string) {
 	t.Helper()
 	config := with(object{
 		"metadata": object{"name": newID()}, "image": object{"image": sandboxImage}, "command": []string{"/wait"},
@@ -92,36 +92,36 @@ func (k *kubelet) creates(t *testing.T, p *pod, more object) (id string) {
 	return k.call(t, "CreateContainer", object{"pod_sandbox_id": p.id, "config": config, "sandbox_config": p.config})["containerId"].(string)
 }
 
-// starts creates and starts a container.
-func (k *kubelet) starts(t *testing.T, p *pod, more object) (id string) {
+// startContainer creates and starts a container.
+func (k *kubelet) startContainer(t *testing.T, p *pod, more object) (id string) {
 	t.Helper()
-	id = k.creates(t, p, more)
+	id = k.createContainer(t, p, more)
 	k.call(t, "StartContainer", object{"container_id": id})
 	return id
 }
 
-// sees returns the devices that a container can open, by the exec of the CRI.
-func (k *kubelet) sees(t *testing.T, id string) (own, all []string) {
+// openedDevices returns the devices that a container can open, by the exec of the CRI.
+func (k *kubelet) openedDevices(t *testing.T, id string) (own, all []string) {
 	t.Helper()
 	response := k.call(t, "ExecSync", object{"container_id": id, "cmd": []string{"/probe", "/look"}, "timeout": 60})
 	text, err := base64.StdEncoding.DecodeString(response["stdout"].(string))
 	rig.Must(t, err)
-	return seen(string(text))
+	return parseProbe(string(text))
 }
 
-// agrees checks that a container opens exactly the devices of its lease.
-func (k *kubelet) agrees(t *testing.T, id string) []string {
+// checkLease checks that a container opens exactly the devices of its lease.
+func (k *kubelet) checkLease(t *testing.T, id string) []string {
 	t.Helper()
-	own, all := k.sees(t, id)
-	held := k.held(t)[id]
+	own, all := k.openedDevices(t, id)
+	held := k.heldGPUs(t)[id]
 	if !slices.Equal(own, held) || !slices.Equal(all, held) {
 		t.Errorf("container %s has %v in /dev and opens %v, its lease has %v", id, own, all, held)
 	}
 	return held
 }
 
-// clear removes all pods.
-func (k *kubelet) clear(t *testing.T) {
+// removePods removes all pods.
+func (k *kubelet) removePods(t *testing.T) {
 	t.Helper()
 	pods, _ := k.call(t, "ListPodSandbox", object{})["items"].([]any)
 	for _, p := range pods {
@@ -131,10 +131,10 @@ func (k *kubelet) clear(t *testing.T) {
 	}
 }
 
-// restarts restarts containerd with a configuration.
-func (k *kubelet) restarts(t *testing.T, standard string) {
+// restartContainerd restarts containerd with a configuration.
+func (k *kubelet) restartContainerd(t *testing.T, standard string) {
 	t.Helper()
-	k.slay(t, "containerd")
+	k.killDaemon(t, "containerd")
 	k.write(t, "/etc/containerd/config.toml", criConfig(t, k.suite, standard))
 	k.up(t)
 }
@@ -142,30 +142,30 @@ func (k *kubelet) restarts(t *testing.T, standard string) {
 // up waits for the CRI as well.
 func (k *kubelet) up(t *testing.T) {
 	t.Helper()
-	k.crate.up(t)
+	k.ctrHost.up(t)
 	eventually(t, func() string { return k.try(t, "Status", object{}).err })
 }
 
 // Pods that request GPUs, in each of Kubernetes' ways: the container gets them, the sandbox gets
 // none, and the lease ends with the container.
 func TestCRI(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	t.Parallel() // on hosts of its own
 	for _, on := range [][]string{{"forky", "crun"}, {"bookworm", "runc"}} {
 		suite, real := on[0], on[1]
 		t.Run(strings.Join(on, "/"), func(t *testing.T) {
-			k := &kubelet{crateOn(t, "-cri", suite, "v1")} // v2 has none of the controllers that pods need, on some machines
+			k := &kubelet{newCtrHost(t, "-cri", suite, "v1")} // v2 has none of the controllers that pods need, on some machines
 			k.once("CRI", func() {
 				k.do(t, "sh", "-c", `echo "exempt_namespaces = ['monitoring']" >>/etc/berth/config.toml`)
 				k.write(t, "/etc/cni/net.d/00-pods.conflist", network)
-				k.restarts(t, "runc")
+				k.restartContainerd(t, "runc")
 				k.importImage(t)
 			})
-			k.becoming(t, real)
-			k.starts(t, k.pod(t, "berth", "default", nil), object{"annotations": object{"berth.gpus": "1"}})
-			k.clear(t)
-			k.removes(t, k.crate.starts(t, "1")) // engines make some directories at the first use
-			k.takes(t, 1)()
+			k.setRuntime(t, real)
+			k.startContainer(t, k.pod(t, "berth", "default", nil), object{"annotations": object{"berth.gpus": "1"}})
+			k.removePods(t)
+			k.removeTask(t, k.ctrHost.startTask(t, "1")) // engines make some directories at the first use
+			k.takeGPUs(t, 1)()
 			before := k.footprint(t)
 			for _, c := range criCases {
 				if c.devices && suite == "bookworm" {
@@ -173,8 +173,8 @@ func TestCRI(t *testing.T) {
 				}
 				t.Run(c.name, func(t *testing.T) {
 					defer func() {
-						k.clear(t)
-						k.free(t, before)
+						k.removePods(t)
+						k.waitUntilFree(t, before)
 					}()
 					c.run(t, k)
 				})

@@ -7,19 +7,19 @@ import (
 	"testing"
 )
 
-// climb is an option by which an engine's user, root inside, may try to get around the device
+// ruleBypass is an option by which an engine's user, root inside, may try to get around the device
 // rules. missing names the options that an engine lacks.
-type climb struct {
+type ruleBypass struct {
 	name                       string
 	docker, podman, containerd []string
 }
 
-func climbs() []climb {
+func ruleBypasses() []ruleBypass {
 	// docker and podman have the same option.
-	both := func(name string, options ...string) climb { return climb{name, options, options, nil} }
-	every := func(name string, options ...string) climb { return climb{name, options, options, options} }
+	both := func(name string, options ...string) ruleBypass { return ruleBypass{name, options, options, nil} }
+	every := func(name string, options ...string) ruleBypass { return ruleBypass{name, options, options, options} }
 	const dev = "type=bind,src=/dev,dst=/dev,options=rbind:rw"
-	return []climb{
+	return []ruleBypass{
 		every("nothing"),
 		every("privileged", "--privileged"),
 		{"the host's devices", []string{"--volume", "/dev:/dev"}, []string{"--volume", "/dev:/dev:dev"}, []string{"--mount", dev}},
@@ -50,7 +50,7 @@ func climbs() []climb {
 	}
 }
 
-func (c climb) options(engine string) (options []string, ok bool) {
+func (c ruleBypass) options(engine string) (options []string, ok bool) {
 	options = map[string][]string{"docker": c.docker, "podman": c.podman, "containerd": c.containerd}[engine]
 	return options, options != nil || c.name == "nothing"
 }
@@ -58,37 +58,37 @@ func (c climb) options(engine string) (options []string, ok bool) {
 // With any options of the user, a container opens the GPU that it has leased and no other
 // accelerator, and none without a request. berth becomes either runtime.
 func TestDeviceRules(t *testing.T) {
-	among(t, everyEngine(), []string{"berth"}, func(t *testing.T, p place) {
+	eachOf(t, everyEngine(), []string{"berth"}, func(t *testing.T, p place) {
 		p.users(t)
-		defer server{p.host}.becoming(t, "runc")
+		defer server{p.host}.setRuntime(t, "runc")
 		switch {
 		case p.name == "podman" && p.cgroup == "v1": // for v2 crun 1.8 needs CAP_SYS_RESOURCE
-			server{p.host}.becoming(t, "crun")
+			server{p.host}.setRuntime(t, "crun")
 		case p.name == "docker":
-			server{p.host}.becoming(t, lesser)
+			server{p.host}.setRuntime(t, lesser)
 		}
-		for _, c := range climbs() {
+		for _, c := range ruleBypasses() {
 			options, ok := c.options(p.name)
 			if !ok {
 				continue
 			}
 			t.Run(c.name, func(t *testing.T) {
-				without := p.start(t, wish{options: options})
-				with := p.start(t, p.asking("1", wish{options: options}))
-				if got := with.walled(); len(got) != 1 {
+				without := p.start(t, containerOptions{options: options})
+				with := p.start(t, p.requestGPUs("1", containerOptions{options: options}))
+				if got := with.openedAccelerators(); len(got) != 1 {
 					t.Errorf("with one GPU leased it opens %v", got)
 				}
 				if got := with.ask("open /usr/local/nvidia/lib64/libcuda.so.1")[0]; got != "ok EROFS EROFS" && got != "ok EACCES EACCES" {
 					t.Errorf("libcuda.so.1: %s", got)
 				}
-				if got := without.walled(); len(got) != 0 {
+				if got := without.openedAccelerators(); len(got) != 0 {
 					t.Errorf("without a lease it opens %v", got)
 				}
 				with.end()
 				without.end()
 			})
 		}
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 	})
 }
 
@@ -97,8 +97,8 @@ func everyEngine() map[string][]engine {
 	return map[string][]engine{"forky": all, "bookworm": all}
 }
 
-// asking makes a container request GPUs in the way that its engine supports.
-func (p place) asking(gpus string, w wish) wish {
+// requestGPUs makes a container request GPUs in the way that its engine supports.
+func (p place) requestGPUs(gpus string, w containerOptions) containerOptions {
 	switch {
 	case p.suite != "bookworm" || p.name == "podman":
 		w.devices = append(slices.Clone(w.devices), "berth/gpus="+gpus)
@@ -112,11 +112,11 @@ func (p place) asking(gpus string, w wish) wish {
 
 // Control of the experiment: without berth, a runtime allows all of this.
 func TestWithoutDeviceRules(t *testing.T) {
-	among(t, everyEngine(), []string{"runc"}, func(t *testing.T, p place) {
+	eachOf(t, everyEngine(), []string{"runc"}, func(t *testing.T, p place) {
 		if p.name == "docker" {
 			p.runtime = "lesser"
 		}
-		c := p.start(t, wish{options: []string{"--privileged"}})
+		c := p.start(t, containerOptions{options: []string{"--privileged"}})
 		if open := c.reachable(); len(open["nodes"]) < 40 || len(open["dev"]) < 40 || len(open["mknod"]) < 40 {
 			t.Errorf("plain runc opens only %d, %d, %d", len(open["nodes"]), len(open["dev"]), len(open["mknod"]))
 		}
@@ -127,10 +127,10 @@ func TestWithoutDeviceRules(t *testing.T) {
 // An update of a running container's limits doesn't change its device rules.
 func TestDeviceRulesAfterUpdate(t *testing.T) {
 	both := map[string][]engine{"forky": {docker(), podman()}}
-	among(t, both, []string{"berth"}, func(t *testing.T, p place) {
+	eachOf(t, both, []string{"berth"}, func(t *testing.T, p place) {
 		for _, options := range [][]string{nil, {"--privileged"}} {
-			c := p.start(t, wish{options: options, devices: []string{"berth/gpus=1"}})
-			before := c.walled()
+			c := p.start(t, containerOptions{options: options, devices: []string{"berth/gpus=1"}})
+			before := c.openedAccelerators()
 			words := []string{"docker"}
 			if p.name == "podman" {
 				words = []string{"podman", "--cgroup-manager", "cgroupfs", "--runtime", program(p.runtime)}
@@ -140,12 +140,12 @@ func TestDeviceRulesAfterUpdate(t *testing.T) {
 			if got.code != 0 && p.cgroup == "v1" { // version 2 has no controllers on some machines
 				t.Errorf("update: %s%s", got.out, got.err)
 			}
-			if after := c.walled(); len(after) != 1 || !slices.Equal(before, after) {
+			if after := c.openedAccelerators(); len(after) != 1 || !slices.Equal(before, after) {
 				t.Errorf("it opens %v, and after the update %v", before, after)
 			}
 			c.end()
 		}
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 	})
 }
 
@@ -154,9 +154,9 @@ func own() []string {
 	return []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"}
 }
 
-// walled returns the accelerators that the container opens, except those that come with every GPU:
+// openedAccelerators returns the accelerators that the container opens, except those that come with every GPU:
 // they are open if and only if the container has one.
-func (c *container) walled() (gpus []string) {
+func (c *container) openedAccelerators() (gpus []string) {
 	c.t.Helper()
 	open := c.reachable()
 	all := slices.Concat(open["nodes"], open["dev"], open["mknod"])

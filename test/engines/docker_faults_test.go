@@ -13,71 +13,71 @@ import (
 
 // dockerFaults are lives of containers in which other programs than Docker fail, too.
 var dockerFaults = []dockerLife{
-	{"containerd killed", func(t *testing.T, d *dock) {
-		stays, dies := d.starts(t, "2"), d.starts(t, "6")
-		had, pid := d.agrees(t, stays), d.inspect(t, dies, "State.Pid")
-		d.slay(t, "containerd")
-		d.holds(t, map[string]int{stays: 2, dies: 6})
+	{"containerd killed", func(t *testing.T, d *dockerHost) {
+		stays, dies := d.startContainer(t, "2"), d.startContainer(t, "6")
+		had, pid := d.checkLease(t, stays), d.inspect(t, dies, "State.Pid")
+		d.killDaemon(t, "containerd")
+		d.waitForHeld(t, map[string]int{stays: 2, dies: 6})
 		d.kill(t, pid)
-		d.takes(t, 6)() // although the container wasn't deleted
+		d.takeGPUs(t, 6)() // although the container wasn't deleted
 		d.startContainerd(t)
-		d.holds(t, map[string]int{stays: 2})
-		if diff := cmp.Diff(had, d.agrees(t, stays)); diff != "" {
+		d.waitForHeld(t, map[string]int{stays: 2})
+		if diff := cmp.Diff(had, d.checkLease(t, stays)); diff != "" {
 			t.Errorf("GPUs (-before +after):\n%s", diff)
 		}
 		d.docker(t, "rm", "--force", dies) // Docker believes that it is running
-		other := d.starts(t, "6")
-		d.holds(t, map[string]int{stays: 2, other: 6})
-		d.agrees(t, other)
+		other := d.startContainer(t, "6")
+		d.waitForHeld(t, map[string]int{stays: 2, other: 6})
+		d.checkLease(t, other)
 	}},
-	{"dockerd, containerd and all shims killed", func(t *testing.T, d *dock) {
-		stays, again := d.starts(t, "5"), d.starts(t, "3", "--restart", "always")
+	{"dockerd, containerd and all shims killed", func(t *testing.T, d *dockerHost) {
+		stays, again := d.startContainer(t, "5"), d.startContainer(t, "3", "--restart", "always")
 		var shims []string
 		for _, id := range []string{stays, again} {
 			shims = append(shims, d.shim(t, id))
 		}
 		d.down(t)
-		d.slay(t, "containerd")
+		d.killDaemon(t, "containerd")
 		for _, shim := range shims {
 			d.kill(t, shim)
 		}
-		d.holds(t, map[string]int{stays: 5, again: 3}) // they weren't ended
-		d.spawn(t, "containerd")
+		d.waitForHeld(t, map[string]int{stays: 5, again: 3}) // they weren't ended
+		d.startDaemon(t, "containerd")
 		d.until(t, "ctr", "version")
 		d.up(t)
-		d.becomes(t, stays, "State.Running", "false")
-		d.becomes(t, again, "State.Running", "true")
-		d.holds(t, map[string]int{again: 3})
-		d.agrees(t, again)
-		d.takes(t, 5)()
+		d.waitForState(t, stays, "State.Running", "false")
+		d.waitForState(t, again, "State.Running", "true")
+		d.waitForHeld(t, map[string]int{again: 3})
+		d.checkLease(t, again)
+		d.takeGPUs(t, 5)()
 	}},
-	{"live-restore: dockerd, containerd and one shim killed", func(t *testing.T, d *dock) {
+	{"live-restore: dockerd, containerd and one shim killed", func(t *testing.T, d *dockerHost) {
 		d.down(t)
 		d.up(t, "--live-restore")
 		defer func() {
-			d.clear(t)
+			d.removeAll(t)
 			d.down(t)
 			d.up(t)
 		}()
-		stays, lost := d.starts(t, "3"), d.starts(t, "5")
-		had, shim := d.agrees(t, stays), d.shim(t, lost)
+		stays, lost := d.startContainer(t, "3"), d.startContainer(t, "5")
+		had, shim := d.checkLease(t, stays), d.shim(t, lost)
 		d.down(t)
-		d.slay(t, "containerd")
+		d.killDaemon(t, "containerd")
 		d.kill(t, shim)
-		d.spawn(t, "containerd")
+		d.startDaemon(t, "containerd")
 		d.until(t, "ctr", "version")
 		d.up(t, "--live-restore")
-		d.becomes(t, lost, "State.Running", "false")
-		d.becomes(t, stays, "State.Running", "true")
-		d.holds(t, map[string]int{stays: 3})
-		if diff := cmp.Diff(had, d.agrees(t, stays)); diff != "" {
+		d.waitForState(t, lost, "State.Running", "false")
+		d.waitForState(t, stays, "State.Running", "true")
+		d.waitForHeld(t, map[string]int{stays: 3})
+		if diff := cmp.Diff(had, d.checkLease(t, stays)); diff != "" {
 			t.Errorf("GPUs (-before +after):\n%s", diff)
 		}
-		d.takes(t, 5)()
+		d.takeGPUs(t, 5)()
 	}},
-	{"a full /run", func(t *testing.T, d *dock) {
-		stays, dies := d.starts(t, "2"), d.starts(t, "5")
-		had := d.agrees(t, stays)
+	{"a full /run", func(t *testing.T, d *dockerHost) {
+		stays, dies := d.startContainer(t, "2"), d.startContainer(t, "5")
+		had := d.checkLease(t, stays)
 		used := strings.Fields(d.do(t, "df", "--output=used", "/run"))[1]
 		d.do(t, "busybox", "mount", "-t", "tmpfs", "-o", "remount,size="+used+"k", "tmpfs", "/run")
 		room := func() { d.do(t, "busybox", "mount", "-t", "tmpfs", "-o", "remount,size=50%", "tmpfs", "/run") }
@@ -87,19 +87,19 @@ var dockerFaults = []dockerLife{
 		if got.code == 0 || !strings.Contains(got.out+got.err, "no space left on device") {
 			t.Errorf("docker run with a full /run: exit code %d: %s%s", got.code, got.out, got.err)
 		}
-		d.dies(t, dies)
-		d.becomes(t, dies, "State.Running", "false")
-		d.holds(t, map[string]int{stays: 2})
+		d.killInit(t, dies)
+		d.waitForState(t, dies, "State.Running", "false")
+		d.waitForHeld(t, map[string]int{stays: 2})
 		room()
-		d.takes(t, 6)()
-		if diff := cmp.Diff(had, d.agrees(t, stays)); diff != "" {
+		d.takeGPUs(t, 6)()
+		if diff := cmp.Diff(had, d.checkLease(t, stays)); diff != "" {
 			t.Errorf("GPUs (-before +after):\n%s", diff)
 		}
 		d.docker(t, "start", dies)
-		d.holds(t, map[string]int{stays: 2, dies: 5})
-		d.agrees(t, dies)
+		d.waitForHeld(t, map[string]int{stays: 2, dies: 5})
+		d.checkLease(t, dies)
 	}},
-	{"docker compose killed", func(t *testing.T, d *dock) {
+	{"docker compose killed", func(t *testing.T, d *dockerHost) {
 		if d.runtime != "berth" {
 			return // its file names the runtime berth
 		}
@@ -115,31 +115,31 @@ var dockerFaults = []dockerLife{
 		for leases := range 3 {
 			d.killsAt(t, leases, "docker-compose", compose("up", "--detach")...)
 			d.do(t, compose("up", "--detach")...)
-			held := d.held(t)
+			held := d.heldGPUs(t)
 			ids := project()
 			if len(held) != 3 || len(ids) != 3 {
 				t.Errorf("after up was killed at %d leases and run again, %v run and hold %v", leases, ids, held)
 			}
 			for _, id := range ids {
-				d.agrees(t, id)
+				d.checkLease(t, id)
 			}
 			d.killsAt(t, 2-leases, "docker-compose", compose("down")...)
 			d.do(t, compose("down")...)
-			d.holds(t, map[string]int{})
+			d.waitForHeld(t, map[string]int{})
 		}
 	}},
 }
 
 // shim returns the process id of a container's shim.
-func (d *dock) shim(t *testing.T, id string) string {
+func (d *dockerHost) shim(t *testing.T, id string) string {
 	t.Helper()
 	return strings.Fields(d.do(t, "grep", "PPid:", "/proc/"+d.inspect(t, id, "State.Pid")+"/status"))[1]
 }
 
 // startContainerd starts containerd again, and waits until dockerd has found it.
-func (d *dock) startContainerd(t *testing.T) {
+func (d *dockerHost) startContainerd(t *testing.T) {
 	t.Helper()
-	d.spawn(t, "containerd")
+	d.startDaemon(t, "containerd")
 	d.until(t, "ctr", "version")
 	d.until(t, "docker", "run", "--rm", "--network", "none", "--runtime", "runc", "test", "/probe", "/look")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/test/rack"
 )
 
-// dock is a host with a Docker of its own.
-type dock struct {
+// dockerHost is a host with a Docker of its own.
+type dockerHost struct {
 	server
 	runtime string
 	// flags of dockerd.
@@ -19,22 +19,22 @@ type dock struct {
 }
 
 // start runs dockerd, with flags that change from test to test.
-func (d *dock) up(t *testing.T, flags ...string) {
+func (d *dockerHost) up(t *testing.T, flags ...string) {
 	t.Helper()
 	d.flags = flags
 	words := rack.Dockerd("--add-runtime", "crun="+program("crun"), "--add-runtime", "berth="+program("berth"))
-	d.spawn(t, append(words, flags...)...)
+	d.startDaemon(t, append(words, flags...)...)
 	d.until(t, "docker", "info")
 }
 
 // down kills dockerd.
-func (d *dock) down(t *testing.T) {
+func (d *dockerHost) down(t *testing.T) {
 	t.Helper()
-	d.slay(t, "dockerd")
+	d.killDaemon(t, "dockerd")
 }
 
 // words returns the arguments of docker run and docker create up to the image.
-func (d *dock) words(verb, name, gpus string, more ...string) []string {
+func (d *dockerHost) words(verb, name, gpus string, more ...string) []string {
 	words := append([]string{"docker"}, strings.Fields(verb)...)
 	words = append(words, "--network", "none", "--runtime", d.runtime, "--volume", "/dev:/nodes", "--name", name)
 	if gpus != "" {
@@ -43,41 +43,41 @@ func (d *dock) words(verb, name, gpus string, more ...string) []string {
 	return append(append(words, more...), "test", "/wait")
 }
 
-// starts runs a container in the background and returns its id.
-func (d *dock) starts(t *testing.T, gpus string, more ...string) string {
+// startContainer runs a container in the background and returns its id.
+func (d *dockerHost) startContainer(t *testing.T, gpus string, more ...string) string {
 	t.Helper()
 	return strings.TrimSpace(d.do(t, d.words("run --detach", newID(), gpus, more...)...))
 }
 
-// agrees checks that a container opens exactly the devices of its lease, and returns them.
-func (d *dock) agrees(t *testing.T, id string) []string {
+// checkLease checks that a container opens exactly the devices of its lease, and returns them.
+func (d *dockerHost) checkLease(t *testing.T, id string) []string {
 	t.Helper()
-	own, all := d.looks(t, "docker", "exec", id)
-	held := d.held(t)[id]
+	own, all := d.runProbe(t, "docker", "exec", id)
+	held := d.heldGPUs(t)[id]
 	if !slices.Equal(own, held) || !slices.Equal(all, held) {
 		t.Errorf("container %s has %v in /dev and opens %v, its lease has %v", id, own, all, held)
 	}
 	return held
 }
 
-func (d *dock) docker(t *testing.T, words ...string) {
+func (d *dockerHost) docker(t *testing.T, words ...string) {
 	t.Helper()
 	d.do(t, append([]string{"docker"}, words...)...)
 }
 
-func (d *dock) inspect(t *testing.T, id, field string) string {
+func (d *dockerHost) inspect(t *testing.T, id, field string) string {
 	t.Helper()
 	return strings.TrimSpace(d.do(t, "docker", "inspect", "--format", "{{."+field+"}}", id))
 }
 
-// dies kills the first process of a container, as when it crashes.
-func (d *dock) dies(t *testing.T, id string) {
+// killInit kills the first process of a container, as when it crashes.
+func (d *dockerHost) killInit(t *testing.T, id string) {
 	t.Helper()
 	d.kill(t, d.inspect(t, id, "State.Pid"))
 }
 
-// becomes waits until a container has this state.
-func (d *dock) becomes(t *testing.T, id, field, want string) {
+// waitForState waits until a container has this state.
+func (d *dockerHost) waitForState(t *testing.T, id, field, want string) {
 	t.Helper()
 	eventually(t, func() string {
 		if got := d.inspect(t, id, field); got != want {
@@ -90,7 +90,7 @@ func (d *dock) becomes(t *testing.T, id, field, want string) {
 // A lease has the lifetime of its container, whatever Docker does with it: there is one while the
 // container runs, with the devices that the container can open, and none otherwise.
 func TestDockerLife(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	t.Parallel()
 	annotation := func(gpus string) []string { return []string{"--annotation", "berth.gpus=" + gpus} }
 	device := func(gpus string) []string { return []string{"--device", "berth/gpus=" + gpus} }
@@ -109,12 +109,12 @@ func TestDockerLife(t *testing.T) {
 	} {
 		t.Run(tt.cgroup+"/"+tt.runtime, func(t *testing.T) {
 			t.Parallel() // on a host of its own
-			d := &dock{server: server{startFor(t, "-docker-"+tt.runtime, "forky", tt.cgroup)}, runtime: tt.runtime, request: tt.request}
+			d := &dockerHost{server: server{startFor(t, "-docker-"+tt.runtime, "forky", tt.cgroup)}, runtime: tt.runtime, request: tt.request}
 			d.once("docker", func() { d.install(t) })
-			d.becoming(t, tt.real)
+			d.setRuntime(t, tt.real)
 			// Engines and berth alloc make some directories at the first use.
 			d.docker(t, "run", "--rm", "--network", "none", "--runtime", d.runtime, "test", "/probe")
-			d.takes(t, 1)()
+			d.takeGPUs(t, 1)()
 			before := d.footprint(t)
 			for _, c := range slices.Concat(dockerLives, dockerFaults) {
 				if tt.only != nil && !slices.Contains(tt.only, c.name) {
@@ -122,11 +122,11 @@ func TestDockerLife(t *testing.T) {
 				}
 				t.Run(c.name, func(t *testing.T) {
 					defer func() {
-						d.clear(t)
+						d.removeAll(t)
 						if d.runtime != "berth" {
-							d.takes(t, 1)() // without the wrapper, the next acquire removes the leases of ended containers
+							d.takeGPUs(t, 1)() // without the wrapper, the next acquire removes the leases of ended containers
 						}
-						d.free(t, before)
+						d.waitUntilFree(t, before)
 					}()
 					c.run(t, d)
 				})
@@ -135,8 +135,8 @@ func TestDockerLife(t *testing.T) {
 	}
 }
 
-// clear removes all containers.
-func (d *dock) clear(t *testing.T) {
+// removeAll removes all containers.
+func (d *dockerHost) removeAll(t *testing.T) {
 	t.Helper()
 	if all := strings.Fields(d.do(t, "docker", "ps", "--all", "--quiet")); len(all) > 0 {
 		d.docker(t, append([]string{"rm", "--force"}, all...)...)
@@ -144,16 +144,16 @@ func (d *dock) clear(t *testing.T) {
 }
 
 // install starts the engines of a host, and gives Docker the image.
-func (d *dock) install(t *testing.T) {
+func (d *dockerHost) install(t *testing.T) {
 	t.Helper()
-	d.spawn(t, "containerd")
+	d.startDaemon(t, "containerd")
 	d.until(t, "ctr", "version")
 	d.up(t)
 	d.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
 }
 
-// busy checks that Docker says in one line that too few GPUs are free.
-func (d *dock) busy(t *testing.T, words []string, reason string) {
+// checkBusy checks that Docker says in one line that too few GPUs are free.
+func (d *dockerHost) checkBusy(t *testing.T, words []string, reason string) {
 	t.Helper()
 	got := d.run(t, words...)
 	lines := slices.DeleteFunc(strings.Split(got.out+got.err, "\n"), func(l string) bool { return !strings.Contains(l, reason) })

@@ -23,13 +23,13 @@ type engine struct {
 	prepare func(*testing.T, *host)
 	// words returns the arguments that run a container in the foreground, with its standard input,
 	// the host's /dev at /nodes, and removed at its end.
-	words func(*testing.T, *host, wish) []string
+	words func(*testing.T, *host, containerOptions) []string
 	// refused is the engine's exit code when a container can't be created.
 	refused int
 }
 
-// wish describes a container to start.
-type wish struct {
+// containerOptions describes a container to start.
+type containerOptions struct {
 	id         string
 	runtime    string // "runc", "crun" or "berth"
 	devices    []string
@@ -51,7 +51,7 @@ func docker() engine {
 		containerd().prepare(t, h) // as on a server, where they share it
 		h.lesser(t)
 		dockerd(t, h, "--add-runtime", "crun="+program("crun"), "--add-runtime", "berth="+program("berth"), "--add-runtime", "lesser="+lesser)
-	}, words: func(_ *testing.T, _ *host, w wish) []string {
+	}, words: func(_ *testing.T, _ *host, w containerOptions) []string {
 		words := []string{"docker", "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--runtime", w.runtime, "--volume", "/dev:/nodes"}
 		return append(w.add(words), "test", "/probe")
 	}}
@@ -60,7 +60,7 @@ func docker() engine {
 func podman() engine {
 	return engine{name: "podman", refused: 126, prepare: func(t *testing.T, h *host) {
 		h.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/image.tar . && podman import /tmp/image.tar localhost/test`, image)
-	}, words: func(_ *testing.T, h *host, w wish) []string {
+	}, words: func(_ *testing.T, h *host, w containerOptions) []string {
 		if w.annotation != "" && h.suite == "bookworm" {
 			w.annotation = strconv.Quote(w.annotation) // podman 4 splits values at commas
 		}
@@ -77,7 +77,7 @@ func containerd() engine {
 			h.daemon(t, "containerd")
 			h.until(t, "ctr", "version")
 		})
-	}, words: func(t *testing.T, h *host, w wish) []string {
+	}, words: func(t *testing.T, h *host, w containerOptions) []string {
 		root := filepath.Join(h.dir, w.id)
 		rig.Must(t, os.CopyFS(root, os.DirFS(image)))
 		t.Cleanup(func() { rig.Must(t, os.RemoveAll(root)) })
@@ -87,7 +87,7 @@ func containerd() engine {
 }
 
 // add appends the options that are the same in all engines.
-func (w wish) add(words []string) []string {
+func (w containerOptions) add(words []string) []string {
 	for _, d := range w.devices {
 		words = append(words, "--device", d)
 	}
@@ -104,15 +104,15 @@ type place struct {
 	runtime string
 }
 
-// everywhere runs a test with each engine that supports CDI and each runtime, one after another,
+// eachEngine runs a test with each engine that supports CDI and each runtime, one after another,
 // because they share the host's GPUs.
-func everywhere(t *testing.T, runtimes []string, f func(*testing.T, place)) {
-	among(t, map[string][]engine{"forky": {docker(), podman(), containerd()}, "bookworm": {podman()}}, runtimes, f)
+func eachEngine(t *testing.T, runtimes []string, f func(*testing.T, place)) {
+	eachOf(t, map[string][]engine{"forky": {docker(), podman(), containerd()}, "bookworm": {podman()}}, runtimes, f)
 }
 
-// among is everywhere with some engines of the suites.
-func among(t *testing.T, engines map[string][]engine, runtimes []string, f func(*testing.T, place)) {
-	wanted(t)
+// eachOf is everywhere with some engines of the suites.
+func eachOf(t *testing.T, engines map[string][]engine, runtimes []string, f func(*testing.T, place)) {
+	skipUnlessWanted(t)
 	for _, suite := range []string{"forky", "bookworm"} {
 		for _, cgroup := range []string{"v1", "v2"} {
 			for _, e := range engines[suite] {
@@ -144,7 +144,7 @@ var counter atomic.Int32
 func newID() string { return fmt.Sprintf("berth-%d-%d", os.Getpid(), counter.Add(1)) }
 
 // start makes the engine run a container, which has to succeed.
-func (p place) start(t *testing.T, w wish) *container {
+func (p place) start(t *testing.T, w containerOptions) *container {
 	t.Helper()
 	w.id, w.runtime = newID(), p.runtime
 	c := &container{t: t, p: p, cmd: p.command(p.words(t, p.host, w)...), errors: file(t)}
@@ -209,8 +209,8 @@ func (c *container) end() {
 	}
 }
 
-// refuse makes the engine run a container, which must fail, and returns the output.
-func (p place) refuse(t *testing.T, w wish) string {
+// wantRefused makes the engine run a container, which must fail, and returns the output.
+func (p place) wantRefused(t *testing.T, w containerOptions) string {
 	t.Helper()
 	w.id, w.runtime = newID(), p.runtime
 	got := p.run(t, p.words(t, p.host, w)...)

@@ -21,9 +21,9 @@ var victims = []string{
 	"berth-runtime", "berth-hook", "runc", "crun", "runc:[2:INIT]", "berth", "docker", "podman", "ctr",
 }
 
-// disturb starts the tasks, and kills a process every second. Each engine that is a daemon is
+// runAndKill starts the tasks, and kills a process every second. Each engine that is a daemon is
 // killed three times, and restarted.
-func (s *entryHost) disturb(t *testing.T, r *rand.Rand, tasks chan<- int) {
+func (s *entryHost) runAndKill(t *testing.T, r *rand.Rand, tasks chan<- int) {
 	t.Helper()
 	every := max(*entryTasks/6, 1)
 	for i := range *entryTasks {
@@ -32,7 +32,7 @@ func (s *entryHost) disturb(t *testing.T, r *rand.Rand, tasks chan<- int) {
 		}
 		tasks <- i
 		if r.IntN(2) == 0 {
-			s.strike(t, victims[r.IntN(len(victims))], r)
+			s.killIfFound(t, victims[r.IntN(len(victims))], r)
 		}
 		if i%every == every/2 {
 			s.restart(t, i/every%2 == 0)
@@ -46,11 +46,11 @@ func (s *entryHost) restart(t *testing.T, docker bool) {
 	s.down.Store(true)
 	s.disturbed.Add(1)
 	if docker {
-		s.dock.down(t)
-		s.dock.up(t)
+		s.docker.down(t)
+		s.docker.up(t)
 	} else {
-		s.slay(t, "containerd")
-		s.spawn(t, "containerd")
+		s.killDaemon(t, "containerd")
+		s.startDaemon(t, "containerd")
 		s.until(t, "ctr", "version")
 		// dockerd needs a while to find containerd again.
 		s.until(t, "docker", "run", "--rm", "--network", "none", "--runtime", "runc", "test", "/probe", "/look")
@@ -59,9 +59,9 @@ func (s *entryHost) restart(t *testing.T, docker bool) {
 	s.down.Store(false)
 }
 
-// strike kills a process with this name if one appears within a moment: many live for a few
+// killIfFound kills a process with this name if one appears within a moment: many live for a few
 // milliseconds.
-func (s *entryHost) strike(t *testing.T, name string, r *rand.Rand) {
+func (s *entryHost) killIfFound(t *testing.T, name string, r *rand.Rand) {
 	t.Helper()
 	for range 20 {
 		found := s.processes(t, name)
@@ -115,9 +115,9 @@ for dir in default docker libpod_parent; do
 	find /sys/fs/cgroup/$dir -mindepth 1 -depth -type d -exec rmdir {} +
 done`
 
-// tidy makes the engines remove what kills have left, and removes the containers that they have
+// removeLeftovers makes the engines remove what kills have left, and removes the containers that they have
 // forgotten.
-func (s *entryHost) tidy(t *testing.T) {
+func (s *entryHost) removeLeftovers(t *testing.T) {
 	t.Helper()
 	eventually(t, func() string {
 		if left := s.processes(t, "claim"); len(left) > 0 {
@@ -125,8 +125,8 @@ func (s *entryHost) tidy(t *testing.T) {
 		}
 		return ""
 	})
-	s.dock.clear(t)
-	s.pods.clear(t)
+	s.docker.removeAll(t)
+	s.podman.removeAll(t)
 	for _, id := range strings.Fields(s.do(t, "ctr", "containers", "ls", "--quiet")) {
 		s.run(t, "ctr", "tasks", "rm", "--force", id) // it may have none
 		s.do(t, "ctr", "containers", "rm", id)
@@ -134,9 +134,9 @@ func (s *entryHost) tidy(t *testing.T) {
 	s.do(t, "sh", "-c", debris)
 }
 
-// quiet checks that no GPU had two holders, that all GPUs are free, and that nothing is left of
+// checkQuiet checks that no GPU had two holders, that all GPUs are free, and that nothing is left of
 // containers.
-func (s *entryHost) quiet(t *testing.T, before []string) {
+func (s *entryHost) checkQuiet(t *testing.T, before []string) {
 	t.Helper()
 	if faults, err := os.ReadFile(s.claims + "/faults"); err == nil {
 		t.Errorf("from inside of containers:\n%s", faults)
@@ -155,5 +155,5 @@ func (s *entryHost) quiet(t *testing.T, before []string) {
 		}
 		return ""
 	})
-	s.free(t, before)
+	s.waitUntilFree(t, before)
 }

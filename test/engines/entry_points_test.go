@@ -27,8 +27,8 @@ var (
 // entryHost is a host with all entry points.
 type entryHost struct {
 	server
-	dock   *dock
-	pods   *pods
+	docker *dockerHost
+	podman *podmanHost
 	claims string // the directory in which tasks claim what they can open
 
 	mu   sync.Mutex
@@ -65,7 +65,7 @@ func dockerEntry(runtime string, request func(string) []string) entryPoint {
 
 func podmanEntry(runtime string) entryPoint {
 	return entryPoint{"podman " + runtime, func(s *entryHost, id, _, gpus string, task ...string) []string {
-		words := append(s.pods.words("--runtime", runtime, "run", "--rm", "--name", id), s.volumes("--volume", true)...)
+		words := append(s.podman.words("--runtime", runtime, "run", "--rm", "--name", id), s.volumes("--volume", true)...)
 		return append(append(append(words, deviceOf(gpus)...), "test"), task...)
 	}}
 }
@@ -99,26 +99,26 @@ var entryPoints = []entryPoint{
 // random. Each container records the GPUs that it can open, without using the leases: no GPU ever
 // has two holders, no container opens more or less than it requested, and in the end all are free.
 func TestEntryPoints(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	seed := *entrySeed
 	if seed == 0 {
 		seed = time.Now().UnixNano()
 	}
 	t.Logf("-entries.seed %d", seed)
 	h := server{startFor(t, "-entries", "forky", "v2")}
-	s := &entryHost{server: h, dock: &dock{server: h}, pods: &pods{h, byWrapper}, claims: h.dir + "/claims", done: map[string]int{}}
+	s := &entryHost{server: h, docker: &dockerHost{server: h}, podman: &podmanHost{h, byWrapper}, claims: h.dir + "/claims", done: map[string]int{}}
 	// An engine that is killed between a container's creation and its start leaves the container waiting, with its devices.
 	s.do(t, "sed", "-i", "s/^\\[policy\\]/&\\nunstarted = '1m'/", "/etc/berth/config.toml")
-	s.dock.install(t)
-	s.pods.install(t)
+	s.docker.install(t)
+	s.podman.install(t)
 	rig.Must(t, os.Mkdir(s.claims, 0o777))
 	for i, d := range entryPoints { // engines make some directories at the first use
-		s.task(t, d, fmt.Sprintf("first%d", i), "8", 8, 0)
+		s.runTask(t, d, fmt.Sprintf("first%d", i), "8", 8, 0)
 	}
 	// A killed launcher's task gets a monitor, and the first one makes the monitors' cgroup.
 	s.do(t, shared.Berth, "run", "-d", "--name", "detached", image, "/wait")
 	s.do(t, shared.Berth, "rm", "-f", "detached")
-	s.tidy(t) // podman keeps an empty cgroup for conmon, but not always
+	s.removeLeftovers(t) // podman keeps an empty cgroup for conmon, but not always
 	before := s.footprint(t)
 
 	var started sync.WaitGroup
@@ -126,25 +126,25 @@ func TestEntryPoints(t *testing.T) {
 	for range 6 {
 		started.Go(func() {
 			for i := range tasks {
-				s.one(t, rand.New(rand.NewPCG(uint64(seed), uint64(i))))
+				s.runUntilEnd(t, rand.New(rand.NewPCG(uint64(seed), uint64(i))))
 			}
 		})
 	}
-	s.disturb(t, rand.New(rand.NewPCG(uint64(seed), 1<<32)), tasks)
+	s.runAndKill(t, rand.New(rand.NewPCG(uint64(seed), 1<<32)), tasks)
 	close(tasks)
 	started.Wait()
 	t.Logf("%v ran, %d found too little free, %d ended early, %d processes were killed", s.done, s.busy, s.lost, s.disturbed.Load())
 	t.Logf("before engines have removed what they were kept from removing:\n%s", s.run(t, shared.Berth, "leases").out)
-	s.tidy(t)
-	s.quiet(t, before)
+	s.removeLeftovers(t)
+	s.checkQuiet(t, before)
 }
 
 // holders describes a host whose devices aren't released.
 const holders = `exec 2>&1; ps -e -o pid,ppid,stat,lstart,args; "$0" leases --json; "$0" ps -a; docker ps -a; podman ps -a; ctr containers ls; ctr tasks ls`
 
-// one runs one container to its end. If too little is free, or if it is killed, it is started again
+// runUntilEnd runs one container to its end. If too little is free, or if it is killed, it is started again
 // by any entry point, after a while with a smaller request.
-func (s *entryHost) one(t *testing.T, r *rand.Rand) {
+func (s *entryHost) runUntilEnd(t *testing.T, r *rand.Rand) {
 	most := 8
 	for try := 0; try < 500 && !s.failed.Load(); try++ {
 		d := entryPoints[r.IntN(len(entryPoints))]
@@ -156,7 +156,7 @@ func (s *entryHost) one(t *testing.T, r *rand.Rand) {
 		case 1:
 			gpus, count = "h100", 1
 		}
-		if s.task(t, d, newID(), gpus, count, r.IntN(300)) {
+		if s.runTask(t, d, newID(), gpus, count, r.IntN(300)) {
 			return
 		}
 		if try == 10 {
@@ -169,8 +169,8 @@ func (s *entryHost) one(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// task runs a container once, and reports whether it ran to its end.
-func (s *entryHost) task(t *testing.T, d entryPoint, id, gpus string, count, ms int) bool {
+// runTask runs a container once, and reports whether it ran to its end.
+func (s *entryHost) runTask(t *testing.T, d entryPoint, id, gpus string, count, ms int) bool {
 	root := filepath.Join(s.dir, id)
 	if strings.HasPrefix(d.name, "containerd") {
 		if err := os.CopyFS(root, os.DirFS(image)); err != nil {
@@ -178,7 +178,7 @@ func (s *entryHost) task(t *testing.T, d entryPoint, id, gpus string, count, ms 
 		}
 	}
 	before := s.disturbed.Load()
-	code, text := s.try(t, d.words(s, id, root, gpus, "/claim", strconv.Itoa(count), strconv.Itoa(ms), d.name+" "+id))
+	code, text := s.tryCommand(t, d.words(s, id, root, gpus, "/claim", strconv.Itoa(count), strconv.Itoa(ms), d.name+" "+id))
 	if code == 0 { // otherwise it may still run, and would lose the mounts in its root
 		_ = os.RemoveAll(root) // the rest is removed with the host
 	}
@@ -199,8 +199,8 @@ func (s *entryHost) task(t *testing.T, d entryPoint, id, gpus string, count, ms 
 	return false
 }
 
-// try runs a command. A command that hangs after its engine's end is given up.
-func (s *entryHost) try(t *testing.T, words []string) (code int, text string) {
+// tryCommand runs a command. A command that hangs after its engine's end is given up.
+func (s *entryHost) tryCommand(t *testing.T, words []string) (code int, text string) {
 	out, err := os.CreateTemp(s.dir, "")
 	if err != nil {
 		t.Error(err)

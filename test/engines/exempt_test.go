@@ -10,7 +10,7 @@ import (
 func TestExemptedFromTheGuard(t *testing.T) {
 	const key = "a-key-that-only-the-admin-knows"
 	newest := map[string][]engine{"forky": {docker(), podman(), containerd()}}
-	among(t, newest, []string{"berth"}, func(t *testing.T, p place) {
+	eachOf(t, newest, []string{"berth"}, func(t *testing.T, p place) {
 		p.keys(t, key)
 		for _, tt := range []struct {
 			name, annotation string
@@ -21,14 +21,14 @@ func TestExemptedFromTheGuard(t *testing.T) {
 			{"the key", "berth.exempt=" + key, 8},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
-				c := p.start(t, wish{options: []string{"--privileged"}, annotation: tt.annotation})
+				c := p.start(t, containerOptions{options: []string{"--privileged"}, annotation: tt.annotation})
 				if got := wholeGPUs(c.reachable()["nodes"]); got != tt.open {
 					t.Errorf("it opens %d GPUs", got)
 				}
 				c.end()
 			})
 		}
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 	})
 }
 
@@ -57,19 +57,19 @@ func wholeGPUs(names []string) (count int) {
 // that its configuration allows; berth creates none that could see a GPU.
 func TestWithoutCgroup(t *testing.T) {
 	newest := map[string][]engine{"forky": {podman()}}
-	among(t, newest, []string{"berth"}, func(t *testing.T, p place) {
+	eachOf(t, newest, []string{"berth"}, func(t *testing.T, p place) {
 		const allowed = "/etc/containers/containers.conf.d/nocgroups.conf"
 		p.write(t, allowed, "[engine]\nruntime_supports_nocgroup = ['berth']\n[engine.runtimes]\nberth = ['"+program("berth")+"']\n")
 		byName := []string{"--runtime", "berth"}
 		t.Cleanup(func() { p.do(t, "rm", allowed) })
-		for _, w := range []wish{
+		for _, w := range []containerOptions{
 			{global: byName, devices: []string{"berth/gpus=1"}, options: []string{"--cgroups=disabled"}},
 			{global: byName, options: []string{"--cgroups=disabled", "--privileged"}},
 		} {
-			if text := p.refuse(t, w); !strings.Contains(text, "no cgroup, and so no device rules") {
+			if text := p.wantRefused(t, w); !strings.Contains(text, "no cgroup, and so no device rules") {
 				t.Errorf("%v: podman says %s", w.options, text)
 			}
 		}
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 	})
 }

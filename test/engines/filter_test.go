@@ -22,11 +22,11 @@ import (
 // filters in force are read from the kernel, and each call is evaluated in both: nothing depends on
 // the text of profiles or on libraries.
 func TestFilterIsNoWeaker(t *testing.T) {
-	among(t, map[string][]engine{"forky": {docker()}}, []string{"crun"}, func(t *testing.T, p place) {
+	eachOf(t, map[string][]engine{"forky": {docker()}}, []string{"crun"}, func(t *testing.T, p place) {
 		if p.cgroup == "v2" {
 			return // is independent of that
 		}
-		c := p.start(t, wish{})
+		c := p.start(t, containerOptions{})
 		container := onlyProbe(t, nil)
 		theirs, mayTheirs := filtersOf(t, container), bounding(t, container)
 		before := probes(t)
@@ -52,15 +52,15 @@ func TestFilterIsNoWeaker(t *testing.T) {
 	})
 }
 
-// meant are the intended exceptions: calls that a task may make and docker's containers may not;
+// intendedCalls are the intended exceptions: calls that a task may make and docker's containers may not;
 // see docs/reference/flags.md.
-func meant() []int {
+func intendedCalls() []int {
 	return []int{unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY, unix.SYS_GET_MEMPOLICY, unix.SYS_PIDFD_GETFD}
 }
 
-// younger are calls that docker's profile allows only in newer versions than the engines here, or
+// newerCalls are calls that docker's profile allows only in newer versions than the engines here, or
 // that their libseccomp doesn't know.
-func younger(call int) bool { return call >= unix.SYS_CACHESTAT }
+func newerCalls(call int) bool { return call >= unix.SYS_CACHESTAT }
 
 func compare(t *testing.T, ours, theirs []filter) {
 	t.Helper()
@@ -70,7 +70,7 @@ func compare(t *testing.T, ours, theirs []filter) {
 		for _, arg := range []uint64{0, 17, unix.AF_ALG, unix.AF_VSOCK, unix.CLONE_NEWUTS, unix.CLONE_NEWUSER, 0x1234, 0xffffffff} {
 			a, b := allows(t, ours, call, arg), allows(t, theirs, call, arg)
 			switch {
-			case a && !b && !slices.Contains(meant(), call) && !younger(call):
+			case a && !b && !slices.Contains(intendedCalls(), call) && !newerCalls(call):
 				weaker = append(weaker, fmt.Sprintf("%d(%#x)", call, arg))
 			case b && !a:
 				stronger[call] = true

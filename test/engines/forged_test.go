@@ -9,7 +9,7 @@ import (
 // which podman puts into every container, nor annotations, which podman 4 copies from the image
 // into the container's spec.
 func TestForgedImage(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, suite := range []string{"forky", "bookworm"} {
 		for _, runtime := range []string{"berth", "crun"} {
 			t.Run(suite+"/"+runtime, func(t *testing.T) {
@@ -30,12 +30,12 @@ func TestForgedImage(t *testing.T) {
 					if runtime != "berth" {
 						hooks = append(hooks, "--hooks-dir", everyPrecreate(t, h))
 					}
-					p := place{h, engine{name: "podman", refused: 126, words: func(t *testing.T, h *host, w wish) []string {
+					p := place{h, engine{name: "podman", refused: 126, words: func(t *testing.T, h *host, w containerOptions) []string {
 						w.global = hooks
 						words := podman().words(t, h, w)
 						return append(words[:len(words)-2], "localhost/forged", "/probe")
 					}}, runtime}
-					p.asksInVain(t, manager)
+					p.checkNoRequest(t, manager)
 				}
 				if got := h.ran(t); got != "" {
 					t.Errorf("NVIDIA's hook was run: %s", got)
@@ -45,21 +45,21 @@ func TestForgedImage(t *testing.T) {
 	}
 }
 
-// asksInVain starts a container, which gets no GPU. If podman passes the annotation on, berth
+// checkNoRequest starts a container, which gets no GPU. If podman passes the annotation on, berth
 // refuses it, and says that it is no request.
-func (p place) asksInVain(t *testing.T, manager string) {
+func (p place) checkNoRequest(t *testing.T, manager string) {
 	t.Helper()
 	id := newID()
-	cmd := p.command(p.words(t, p.host, wish{id: id, runtime: p.runtime})...)
+	cmd := p.command(p.words(t, p.host, containerOptions{id: id, runtime: p.runtime})...)
 	got, err := cmd.CombinedOutput()
 	if err != nil {
 		if !slices.Contains([]int{126, 127}, cmd.ProcessState.ExitCode()) {
 			t.Errorf("image of %q: %v: %s", manager, err, got)
 		}
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 		return
 	}
-	c := p.start(t, wish{})
+	c := p.start(t, containerOptions{})
 	if opened := c.opens(); len(opened) > 0 {
 		t.Errorf("an image of %q opens %v", manager, opened)
 	}

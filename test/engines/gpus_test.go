@@ -40,7 +40,7 @@ func startDockerd(t *testing.T, h *host, path string, more ...string) {
 
 // dockerRun is a Docker with its users' arguments.
 func dockerRun(words ...string) engine {
-	return engine{name: "docker", refused: 125, words: func(_ *testing.T, _ *host, w wish) []string {
+	return engine{name: "docker", refused: 125, words: func(_ *testing.T, _ *host, w containerOptions) []string {
 		run := []string{"docker", "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--volume", "/dev:/nodes"}
 		if w.runtime != "" {
 			run = append(run, "--runtime", w.runtime)
@@ -63,14 +63,14 @@ func (h *host) uuids(t *testing.T) (all []string) {
 // The devices of docker run --gpus while GPU 0 is leased: free GPUs for a count, the named devices
 // for names, and none for the environment of an image.
 func TestGPUsFlag(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, suite := range []string{"forky", "bookworm"} {
 		for _, cgroup := range []string{"v2", "v1"} {
 			t.Run(suite+"/"+cgroup, func(t *testing.T) {
 				h := start(t, suite, cgroup)
 				h.once("docker", func() { docker().prepare(t, h) })
 				ids := h.uuids(t)
-				holder := place{h, dockerRun("--gpus", "device="+ids[0], "test"), "berth"}.start(t, wish{})
+				holder := place{h, dockerRun("--gpus", "device="+ids[0], "test"), "berth"}.start(t, containerOptions{})
 				if diff := cmp.Diff([]string{"nvidia0"}, holder.opens()); diff != "" {
 					t.Fatalf("the holder's (-want +got):\n%s", diff)
 				}
@@ -81,7 +81,7 @@ func TestGPUsFlag(t *testing.T) {
 					t.Run(strings.Join(tt.words, " "), func(t *testing.T) { tt.check(t, h, "berth") })
 				}
 				holder.end()
-				h.settled(t)
+				h.waitUntilReleased(t)
 				t.Run("all, when all are free", func(t *testing.T) {
 					flagCase{words: []string{"--gpus", "all", "test"}, count: 8}.check(t, h, "berth")
 				})
@@ -146,28 +146,28 @@ func (c flagCase) check(t *testing.T, h *host, runtime string) {
 	p := place{h, dockerRun(c.words...), runtime}
 	before := len(h.live(t))
 	if c.says != "" {
-		p.hears(t, p.refuse(t, wish{}), c.says)
+		p.checkReason(t, p.wantRefused(t, containerOptions{}), c.says)
 		if got := len(h.live(t)); got != before {
 			t.Errorf("%d leases, and not %d", got, before)
 		}
 		return
 	}
-	probe := p.start(t, wish{})
+	probe := p.start(t, containerOptions{})
 	got := probe.opens()
 	want := max(c.count, len(c.gpus))
 	if len(got) != want || c.gpus != nil && !slices.Equal(got, c.gpus) {
 		t.Errorf("it opens %v, want %d: %v", got, want, c.gpus)
 	}
 	if want > 0 {
-		probe.hasDriver()
-		probe.seesVoid()
+		probe.checkDriverFiles()
+		probe.checkVoid()
 	}
 	probe.end()
-	p.settles(t, nil, before)
+	p.waitForLeases(t, nil, before)
 }
 
-// seesVoid checks that NVIDIA's tools see no devices in the environment.
-func (c *container) seesVoid() {
+// checkVoid checks that NVIDIA's tools see no devices in the environment.
+func (c *container) checkVoid() {
 	c.t.Helper()
 	var said []string
 	for _, v := range c.ask("cat /proc/self/environ") {
@@ -180,8 +180,8 @@ func (c *container) seesVoid() {
 	}
 }
 
-// settled waits until there is no lease.
-func (h *host) settled(t *testing.T) {
+// waitUntilReleased waits until there is no lease.
+func (h *host) waitUntilReleased(t *testing.T) {
 	t.Helper()
 	eventually(t, func() string {
 		if live := h.live(t); len(live) > 0 {
@@ -195,9 +195,9 @@ func (h *host) settled(t *testing.T) {
 func failsClosed(t *testing.T, h *host) {
 	t.Helper()
 	p := place{h, dockerRun("--gpus", "1", "test"), "runc"}
-	p.hears(t, p.refuse(t, wish{}), "--gpus was asked for, and the container's runtime isn't berth: add --runtime berth, "+
+	p.checkReason(t, p.wantRefused(t, containerOptions{}), "--gpus was asked for, and the container's runtime isn't berth: add --runtime berth, "+
 		"or make it the default runtime (berth setup docker --default)")
-	h.settled(t)
+	h.waitUntilReleased(t)
 }
 
 // guide returns the page about Docker.

@@ -14,28 +14,28 @@ import (
 // give it, and releases it at its end.
 func TestPodmanHooks(t *testing.T) {
 	podmen := map[string][]engine{"forky": {podman()}, "bookworm": {podman()}}
-	among(t, podmen, []string{"runc", "crun", "berth"}, func(t *testing.T, p place) {
+	eachOf(t, podmen, []string{"runc", "crun", "berth"}, func(t *testing.T, p place) {
 		hooks := []string{"--hooks-dir", packagedHooks(t, p.host)}
-		p.start(t, wish{global: hooks}).end() // a container without a request
+		p.start(t, containerOptions{global: hooks}).end() // a container without a request
 		before := p.footprint(t)
-		c := p.start(t, wish{global: hooks, annotation: "berth.gpus=2"})
+		c := p.start(t, containerOptions{global: hooks, annotation: "berth.gpus=2"})
 		if got := c.opens(); len(got) != 2 {
 			t.Errorf("it opens %v", got)
 		}
-		c.hasDriver()
+		c.checkDriverFiles()
 		leases := p.live(t)
 		if len(leases) != 1 || leases[0].Owner.EntryPoint != "podman" || !slices.Contains(c.ask("cat /proc/self/environ"), "BERTH_LEASE="+leases[0].ID) {
 			t.Errorf("leases: %+v", leases)
 		}
 		held := p.footprint(t)
 		// crun discards the output of hooks.
-		text := p.refuse(t, wish{global: hooks, annotation: "berth.gpus=7"})
+		text := p.wantRefused(t, containerOptions{global: hooks, annotation: "berth.gpus=7"})
 		if p.runtime != "crun" && (!strings.Contains(text, "7 asked, 6 of 8 free") || strings.Count(text, "asked") != 1) {
 			t.Errorf("podman says %s", text)
 		}
-		p.settles(t, held, 1)
+		p.waitForLeases(t, held, 1)
 		c.end()
-		p.settles(t, before, 0)
+		p.waitForLeases(t, before, 0)
 		if left := p.leases(t); len(left) > 0 {
 			t.Errorf("poststop has left %+v", left)
 		}

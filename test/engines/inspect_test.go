@@ -14,13 +14,13 @@ import (
 // TestEnginesNames: inspect and release accept containers of docker, podman and containerd by the
 // name and by the id that the engine shows, and name those without a lease.
 func TestEnginesNames(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	h := start(t, "forky", "v2")
 	h.once("docker", func() { docker().prepare(t, h) })
 	h.once("podman", func() { podman().prepare(t, h) })
 	s := server{h}
-	d := &dock{server: s, runtime: "berth", request: annotationOf}
-	c := &crate{server: s, root: filepath.Join(h.dir, "names")}
+	d := &dockerHost{server: s, runtime: "berth", request: annotationOf}
+	c := &ctrHost{server: s, root: filepath.Join(h.dir, "names")}
 	rig.Must(t, os.CopyFS(c.root, os.DirFS(image)))
 	pod := func(words ...string) []string { return append(rack.Podman("--runtime", program("berth")), words...) }
 	for _, e := range []struct {

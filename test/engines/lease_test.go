@@ -14,7 +14,7 @@ import (
 
 // Docker lists each device of berth's specs.
 func TestMenu(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {
 			h := start(t, "forky", cgroup)
@@ -52,17 +52,17 @@ func TestMenu(t *testing.T) {
 // A container with one of berth's CDI devices has GPUs of its own until it ends: under a plain
 // runtime by the hook, under berth's runtime by the wrapper.
 func TestLease(t *testing.T) {
-	everywhere(t, []string{"runc", "crun", "berth"}, func(t *testing.T, p place) {
+	eachEngine(t, []string{"runc", "crun", "berth"}, func(t *testing.T, p place) {
 		p.usable(t)
-		p.start(t, wish{}).end() // engines make some directories at the first use
+		p.start(t, containerOptions{}).end() // engines make some directories at the first use
 		before := p.footprint(t)
-		a := p.start(t, wish{devices: []string{"berth/gpus=1"}})
-		b := p.start(t, wish{devices: []string{"berth/gpus=1"}})
+		a := p.start(t, containerOptions{devices: []string{"berth/gpus=1"}})
+		b := p.start(t, containerOptions{devices: []string{"berth/gpus=1"}})
 		own, other := a.opens(), b.opens()
 		if len(own) != 1 || len(other) != 1 || own[0] == other[0] {
 			t.Errorf("one opens %v, the other %v", own, other)
 		}
-		a.hasDriver()
+		a.checkDriverFiles()
 		leases := p.live(t)
 		if len(leases) != 2 || len(leases[0].Devices) != 1 || len(leases[1].Devices) != 1 {
 			t.Errorf("leases: %+v", leases)
@@ -74,30 +74,30 @@ func TestLease(t *testing.T) {
 		}
 
 		held := p.footprint(t)
-		busy := p.refuse(t, wish{devices: []string{"berth/gpus=7"}})
-		p.hears(t, busy, "request 7: 7 asked, 6 of 8 free")
-		p.settles(t, held, 2)
+		busy := p.wantRefused(t, containerOptions{devices: []string{"berth/gpus=7"}})
+		p.checkReason(t, busy, "request 7: 7 asked, 6 of 8 free")
+		p.waitForLeases(t, held, 2)
 
 		a.end()
-		p.settles(t, nil, 1)
+		p.waitForLeases(t, nil, 1)
 		b.end()
-		p.settles(t, before, 0)
+		p.waitForLeases(t, before, 0)
 	})
 }
 
 // NVIDIA's names mean exactly the named devices, several of berth's devices make one lease, and
 // features are added to it.
-func TestNames(t *testing.T) {
-	everywhere(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
+func TestNVIDIANames(t *testing.T) {
+	eachEngine(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
 		for _, tt := range []struct {
 			name string
-			wish wish
+			wish containerOptions
 			want []string
 		}{
-			{"one of NVIDIA's", wish{devices: []string{"nvidia.com/gpu=3"}}, []string{"nvidia3"}},
-			{"two of NVIDIA's", wish{devices: []string{"nvidia.com/gpu=1", "nvidia.com/gpu=6"}}, []string{"nvidia1", "nvidia6"}},
-			{"one by index", wish{devices: []string{"berth/gpus=gpu5"}}, []string{"nvidia5"}},
-			{"all", wish{devices: []string{"berth/gpus=all"}}, []string{"nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidia4", "nvidia5", "nvidia6", "nvidia7"}},
+			{"one of NVIDIA's", containerOptions{devices: []string{"nvidia.com/gpu=3"}}, []string{"nvidia3"}},
+			{"two of NVIDIA's", containerOptions{devices: []string{"nvidia.com/gpu=1", "nvidia.com/gpu=6"}}, []string{"nvidia1", "nvidia6"}},
+			{"one by index", containerOptions{devices: []string{"berth/gpus=gpu5"}}, []string{"nvidia5"}},
+			{"all", containerOptions{devices: []string{"berth/gpus=all"}}, []string{"nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidia4", "nvidia5", "nvidia6", "nvidia7"}},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				c := p.start(t, tt.wish)
@@ -108,11 +108,11 @@ func TestNames(t *testing.T) {
 					t.Errorf("leases: %+v", leases)
 				}
 				c.end()
-				p.settles(t, nil, 0)
+				p.waitForLeases(t, nil, 0)
 			})
 		}
 		t.Run("a feature", func(t *testing.T) {
-			c := p.start(t, wish{devices: []string{"berth/gpus=1", "berth/with=gdrcopy"}})
+			c := p.start(t, containerOptions{devices: []string{"berth/gpus=1", "berth/with=gdrcopy"}})
 			if got := c.ask("open /dev/gdrdrv"); got[0] != "ENXIO ENXIO ENXIO" {
 				t.Errorf("/dev/gdrdrv: %s", got)
 			}
@@ -120,12 +120,12 @@ func TestNames(t *testing.T) {
 				t.Errorf("it opens %v", got)
 			}
 			c.end()
-			p.settles(t, nil, 0)
+			p.waitForLeases(t, nil, 0)
 		})
 		t.Run("requests that contradict", func(t *testing.T) {
-			text := p.refuse(t, wish{devices: []string{"berth/gpus=1", "berth/gpus=2"}})
-			p.hears(t, text, "contradicting requests")
-			p.settles(t, nil, 0)
+			text := p.wantRefused(t, containerOptions{devices: []string{"berth/gpus=1", "berth/gpus=2"}})
+			p.checkReason(t, text, "contradicting requests")
+			p.waitForLeases(t, nil, 0)
 		})
 	})
 }
@@ -139,17 +139,17 @@ func (p place) usable(t *testing.T) {
 	}
 }
 
-// hasDriver checks that the driver's libraries are there, and that no user inside can write to them
+// checkDriverFiles checks that the driver's libraries are there, and that no user inside can write to them
 // or owns them.
-func (c *container) hasDriver() {
+func (c *container) checkDriverFiles() {
 	c.t.Helper()
 	if got := c.ask("open /usr/local/nvidia/lib64/libcuda.so.1"); got[0] != "ok EACCES EACCES" {
 		c.t.Errorf("libcuda.so.1: %s", got)
 	}
 }
 
-// hears checks that one line of the engine's output has the reason.
-func (p place) hears(t *testing.T, text, reason string) {
+// checkReason checks that one line of the engine's output has the reason.
+func (p place) checkReason(t *testing.T, text, reason string) {
 	t.Helper()
 	count := 0
 	for line := range strings.Lines(text) {
@@ -165,9 +165,9 @@ func (p place) hears(t *testing.T, text, reason string) {
 	}
 }
 
-// settles waits until there are so many leases, and no leftovers. Engines clean up after their
+// waitForLeases waits until there are so many leases, and no leftovers. Engines clean up after their
 // commands have returned.
-func (p place) settles(t *testing.T, before []string, leases int) {
+func (p place) waitForLeases(t *testing.T, before []string, leases int) {
 	t.Helper()
 	var diff string
 	var live []lease

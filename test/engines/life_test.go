@@ -32,14 +32,14 @@ func eventually(t *testing.T, wrong func() string) {
 	t.Error(last)
 }
 
-// becoming makes berth's wrapper use a runtime.
-func (s server) becoming(t *testing.T, runtime string) {
+// setRuntime makes berth's wrapper use a runtime.
+func (s server) setRuntime(t *testing.T, runtime string) {
 	t.Helper()
 	s.do(t, "sed", "-i", "s|^runtime = .*|runtime = '"+runtime+"'|", "/etc/berth/config.toml")
 }
 
-// names returns the GPUs of the host by UUID: "nvidia3".
-func (s server) names(t *testing.T) map[string]string {
+// gpuNames returns the GPUs of the host by UUID: "nvidia3".
+func (s server) gpuNames(t *testing.T) map[string]string {
 	t.Helper()
 	var node struct {
 		Devices []struct {
@@ -55,10 +55,10 @@ func (s server) names(t *testing.T) map[string]string {
 	return names
 }
 
-// held returns the GPUs of each container, by its live leases.
-func (s server) held(t *testing.T) map[string][]string {
+// heldGPUs returns the GPUs of each container, by its live leases.
+func (s server) heldGPUs(t *testing.T) map[string][]string {
 	t.Helper()
-	names, held := s.names(t), map[string][]string{}
+	names, held := s.gpuNames(t), map[string][]string{}
 	for _, l := range s.live(t) {
 		for _, d := range l.Devices {
 			held[l.Owner.Container] = append(held[l.Owner.Container], names[d.UUID])
@@ -68,13 +68,13 @@ func (s server) held(t *testing.T) map[string][]string {
 	return held
 }
 
-// holds waits until each container, by its id, holds so many GPUs, and no other container holds
+// waitForHeld waits until each container, by its id, holds so many GPUs, and no other container holds
 // any. No GPU may be held twice.
-func (s server) holds(t *testing.T, want map[string]int) {
+func (s server) waitForHeld(t *testing.T, want map[string]int) {
 	t.Helper()
 	eventually(t, func() string {
 		got, twice := map[string]int{}, map[string]bool{}
-		for id, gpus := range s.held(t) {
+		for id, gpus := range s.heldGPUs(t) {
 			got[id] = len(gpus)
 			for _, g := range gpus {
 				if twice[g] {
@@ -90,8 +90,8 @@ func (s server) holds(t *testing.T, want map[string]int) {
 	})
 }
 
-// free waits until there is no lease, not even of an ended holder, and no leftover of containers.
-func (s server) free(t *testing.T, before []string) {
+// waitUntilFree waits until there is no lease, not even of an ended holder, and no leftover of containers.
+func (s server) waitUntilFree(t *testing.T, before []string) {
 	t.Helper()
 	eventually(t, func() string {
 		if left := s.leases(t); len(left) > 0 {
@@ -108,9 +108,9 @@ func diffOf(what string, want, got []string) string {
 	return ""
 }
 
-// look is a file in the image with commands for the probe: it tries each GPU by the container's own
+// probeCommands is a file in the image with commands for the probe: it tries each GPU by the container's own
 // node, and by the host's at /nodes.
-func look() string {
+func probeCommands() string {
 	var commands strings.Builder
 	for i := range 8 {
 		fmt.Fprintf(&commands, "open /dev/nvidia%d\nopen /nodes/nvidia%d\n", i, i)
@@ -118,20 +118,20 @@ func look() string {
 	return commands.String()
 }
 
-// looks runs the probe by an engine's command for a process in a container, and returns the GPUs
+// runProbe runs the probe by an engine's command for a process in a container, and returns the GPUs
 // that it can open by its own nodes, and by the host's.
-func (s server) looks(t *testing.T, words ...string) (own, all []string) {
+func (s server) runProbe(t *testing.T, words ...string) (own, all []string) {
 	t.Helper()
 	answers := s.do(t, append(words, "/probe", "/look")...)
-	own, all = seen(answers)
+	own, all = parseProbe(answers)
 	if len(own) == 0 {
 		t.Logf("%v: the probe answers %q", words, answers) // nothing opens, or the output is lost
 	}
 	return own, all
 }
 
-// seen parses the probe's answers to look.
-func seen(answers string) (own, all []string) {
+// parseProbe parses the probe's answers to look.
+func parseProbe(answers string) (own, all []string) {
 	for i, answer := range slices.DeleteFunc(strings.Fields(strings.ReplaceAll(answers, " ", "_")), func(s string) bool { return s == "." }) {
 		if answer != "ENXIO_ENXIO_ENXIO" {
 			continue // see opens
@@ -146,8 +146,8 @@ func seen(answers string) (own, all []string) {
 	return own, all
 }
 
-// asks sends commands to a probe that is started by these arguments; each has one line of answer.
-func (s server) asks(t *testing.T, commands []string, words ...string) (answers []string) {
+// askProbe sends commands to a probe that is started by these arguments; each has one line of answer.
+func (s server) askProbe(t *testing.T, commands []string, words ...string) (answers []string) {
 	t.Helper()
 	cmd := s.command(words...)
 	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
@@ -168,14 +168,14 @@ func (s server) asks(t *testing.T, commands []string, words ...string) (answers 
 	return answers
 }
 
-// spawn starts a daemon whose process id is in a file of the host.
-func (s server) spawn(t *testing.T, words ...string) {
+// startDaemon starts a daemon whose process id is in a file of the host.
+func (s server) startDaemon(t *testing.T, words ...string) {
 	t.Helper()
 	s.daemon(t, append([]string{"sh", "-c", `echo $$ >"/run/$0.test"; exec "$0" "$@"`}, words...)...)
 }
 
-// slay kills a daemon of spawn with SIGKILL, and waits for its end.
-func (s server) slay(t *testing.T, name string) {
+// killDaemon kills a daemon of spawn with SIGKILL, and waits for its end.
+func (s server) killDaemon(t *testing.T, name string) {
 	t.Helper()
 	s.kill(t, strings.TrimSpace(s.do(t, "cat", "/run/"+name+".test")))
 }
@@ -193,15 +193,15 @@ func (s server) kill(t *testing.T, pid string) {
 	})
 }
 
-// takes leases so many GPUs for another process, until the returned function is called.
-func (s server) takes(t *testing.T, gpus int) (release func()) {
+// takeGPUs leases so many GPUs for another process, until the returned function is called.
+func (s server) takeGPUs(t *testing.T, gpus int) (release func()) {
 	t.Helper()
-	return s.asksFor(t, gpus)(t)
+	return s.startAlloc(t, gpus)(t)
 }
 
-// asksFor starts a berth alloc of so many GPUs. The returned function waits until it has them, and
+// startAlloc starts a berth alloc of so many GPUs. The returned function waits until it has them, and
 // returns a function that releases them.
-func (s server) asksFor(t *testing.T, gpus int, flags ...string) func(*testing.T) (release func()) {
+func (s server) startAlloc(t *testing.T, gpus int, flags ...string) func(*testing.T) (release func()) {
 	t.Helper()
 	cmd := s.command(slices.Concat([]string{shared.Berth, "alloc"}, flags, []string{strconv.Itoa(gpus), "--", "cat"})...)
 	in, err := cmd.StdinPipe()

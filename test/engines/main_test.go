@@ -63,8 +63,8 @@ func (e ending) Run() int {
 	return code
 }
 
-// wanted skips a test unless engine tests were requested.
-func wanted(t *testing.T) {
+// skipUnlessWanted skips a test unless engine tests were requested.
+func skipUnlessWanted(t *testing.T) {
 	t.Helper()
 	if os.Getenv(asked) != "1" {
 		t.Skip("needs engines: make test-engines")
@@ -80,7 +80,7 @@ func buildImage(r *rig.Rig) error {
 			return err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(image, "look"), []byte(look()), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(image, "look"), []byte(probeCommands()), 0o644); err != nil {
 		return err
 	}
 	_, err := r.Compile("image/probe", "../hook/testdata/probe.c", "-static")

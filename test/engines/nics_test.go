@@ -10,8 +10,8 @@ import (
 // TestNCCL: a container to which an engine gives GPUs and RDMA devices has what NCCL needs. The
 // hook comes too late for the filter, /dev/shm and the environment, which stay the engine's.
 func TestNCCL(t *testing.T) {
-	everywhere(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
-		c := p.start(t, wish{devices: []string{"berth/gpus=2", "berth/with=nics:mlx5_0", "berth/with=nics:mlx5_9"}})
+	eachEngine(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
+		c := p.start(t, containerOptions{devices: []string{"berth/gpus=2", "berth/with=nics:mlx5_0", "berth/with=nics:mlx5_9"}})
 		for command, want := range map[string]string{
 			"open /dev/infiniband/uverbs0": "ENXIO ENXIO ENXIO", "open /nodes/infiniband/uverbs1": "EPERM EPERM EPERM",
 		} {
@@ -40,14 +40,14 @@ func TestNCCL(t *testing.T) {
 		}
 		t.Logf("/dev/shm has %d MiB, NUMA policy is %s", size, policy)
 		c.end()
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 
-		c = p.start(t, wish{devices: []string{"berth/gpus=1"}})
+		c = p.start(t, containerOptions{devices: []string{"berth/gpus=1"}})
 		if got := c.list("/sys/class/infiniband") + c.list("/dev/infiniband"); got != "" {
 			t.Errorf("without NICs there are %s", got)
 		}
 		c.end()
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 	})
 }
 

@@ -17,10 +17,10 @@ const (
 	driverVersion = "550.163.01"
 )
 
-// toolkit installs NVIDIA's Container Toolkit as it was set up before berth: programs that only
+// installToolkit installs NVIDIA's Container Toolkit as it was set up before berth: programs that only
 // record their calls, a CDI spec as nvidia-ctk writes it, the hook for podman, and Docker's
 // configuration, whose runtime "nvidia" is berth's now.
-func toolkit(t *testing.T, h *host) {
+func installToolkit(t *testing.T, h *host) {
 	t.Helper()
 	for _, name := range []string{"nvidia-container-runtime-hook", "nvidia-cdi-hook", "nvidia-ctk", "nvidia-container-runtime", "nvidia-container-cli"} {
 		h.write(t, "/usr/bin/"+name, "#!/bin/sh\ncat >/dev/null\necho \"$0 $*\" >>/run/nvidia-ran\n")
@@ -85,14 +85,14 @@ func (h *host) policy(t *testing.T, words string) {
 // With NVIDIA's toolkit beside berth, the usual commands get GPUs from berth's ledger, and no
 // program of the toolkit runs.
 func TestToolkitBeside(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, cgroup := range []string{"v2", "v1"} {
 		t.Run(cgroup, func(t *testing.T) { toolkitBeside(t, startFor(t, "-nvidia", "forky", cgroup)) })
 	}
 }
 
 func toolkitBeside(t *testing.T, h *host) {
-	toolkit(t, h)
+	installToolkit(t, h)
 	containerd().prepare(t, h)
 	startDockerd(t, h, usualPath) // Docker finds NVIDIA's own hook
 	podman().prepare(t, h)
@@ -115,7 +115,7 @@ func toolkitBeside(t *testing.T, h *host) {
 // toolkitDocker tests the commands of Docker's users; the default runtime is berth under the name
 // nvidia.
 func toolkitDocker(t *testing.T, h *host) {
-	holder := place{h, dockerRun("--device", "nvidia.com/gpu=0", "test"), ""}.start(t, wish{})
+	holder := place{h, dockerRun("--device", "nvidia.com/gpu=0", "test"), ""}.start(t, containerOptions{})
 	if got := holder.opens(); !slices.Equal(got, []string{"nvidia0"}) {
 		t.Errorf("nvidia.com/gpu=0 opens %v", got)
 	}
@@ -135,18 +135,18 @@ func toolkitDocker(t *testing.T, h *host) {
 		t.Run(strings.Join(tt.words, " "), func(t *testing.T) { tt.check(t, h, "") })
 	}
 	holder.end()
-	h.settled(t)
+	h.waitUntilReleased(t)
 	t.Run("all", func(t *testing.T) {
 		flagCase{words: []string{"--device", "nvidia.com/gpu=all", "test"}, count: 8}.check(t, h, "")
 	})
 	t.Run("driver files", func(t *testing.T) {
 		const own = "/usr/share/misc" // a CDI device of the user's, beside NVIDIA's
-		c := place{h, dockerRun("--device", "nvidia.com/gpu=3", "--volume", own+":"+own+":ro", "test"), ""}.start(t, wish{})
+		c := place{h, dockerRun("--device", "nvidia.com/gpu=3", "--volume", own+":"+own+":ro", "test"), ""}.start(t, containerOptions{})
 		got := append(c.ask("open "+driverLibs+"/libcuda.so."+driverVersion), c.ask("open "+own)...)
 		if want := []string{"ENOENT ENOENT ENOENT", "ok EISDIR EISDIR"}; !slices.Equal(got, want) {
 			t.Errorf("their library and the user's directory: %q, want %q", got, want)
 		}
-		c.hasDriver()
+		c.checkDriverFiles()
 	})
 	if got := h.ran(t); got != "" {
 		t.Errorf("these were run: %s", got)
@@ -156,7 +156,7 @@ func toolkitDocker(t *testing.T, h *host) {
 // toolkitPodman tests podman with NVIDIA's hook in every container.
 func toolkitPodman(t *testing.T, h *host) {
 	run := func(global []string, words ...string) place {
-		return place{h, engine{name: "podman", refused: 126, words: func(t *testing.T, h *host, w wish) []string {
+		return place{h, engine{name: "podman", refused: 126, words: func(t *testing.T, h *host, w containerOptions) []string {
 			w.global = append([]string{"--hooks-dir", "/usr/share/containers/oci/hooks.d"}, global...)
 			all := podman().words(t, h, w)
 			all = slices.Insert(all[:len(all)-2], len(all)-2, words...)
@@ -176,12 +176,12 @@ func toolkitPodman(t *testing.T, h *host) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.place.runtime = tt.runtime
-			c := tt.place.start(t, wish{})
+			c := tt.place.start(t, containerOptions{})
 			if got := c.opens(); !slices.Equal(got, tt.want) {
 				t.Errorf("it opens %v, want %v", got, tt.want)
 			}
 			c.end()
-			h.settled(t)
+			h.waitUntilReleased(t)
 			if got := h.ran(t); got != "" {
 				t.Errorf("these were run: %s", got)
 			}
@@ -192,16 +192,16 @@ func toolkitPodman(t *testing.T, h *host) {
 // toolkitContainerd tests ctr run --gpus, with which containerd calls NVIDIA's program.
 func toolkitContainerd(t *testing.T, h *host) {
 	ctr := containerd()
-	p := place{h, engine{name: ctr.name, refused: ctr.refused, words: func(t *testing.T, h *host, w wish) []string {
+	p := place{h, engine{name: ctr.name, refused: ctr.refused, words: func(t *testing.T, h *host, w containerOptions) []string {
 		words := ctr.words(t, h, w)
 		return slices.Insert(words, 2, "--gpus", "3", "--gpus", "5", "--env", "NVIDIA_VISIBLE_DEVICES=all")
 	}}, "berth"}
-	c := p.start(t, wish{})
+	c := p.start(t, containerOptions{})
 	if got := c.opens(); !slices.Equal(got, []string{"nvidia3", "nvidia5"}) {
 		t.Errorf("it opens %v", got)
 	}
 	c.end()
-	h.settled(t)
+	h.waitUntilReleased(t)
 	if got := h.ran(t); got != "" {
 		t.Errorf("these were run: %s", got)
 	}
@@ -219,7 +219,7 @@ func everyPrecreate(t *testing.T, h *host) string {
 
 // toolkitPolicies tests the policies for variables and for NVIDIA's names.
 func toolkitPolicies(t *testing.T, h *host) {
-	holder := place{h, dockerRun("--device", "berth/gpus=gpu0", "test"), ""}.start(t, wish{})
+	holder := place{h, dockerRun("--device", "berth/gpus=gpu0", "test"), ""}.start(t, containerOptions{})
 	const refused = "NVIDIA_VISIBLE_DEVICES=all asks for no GPU here: --gpus N, --device berth/gpus=N"
 	visible := func(value string) []string { return []string{"--env", "NVIDIA_VISIBLE_DEVICES=" + value, "cuda"} }
 	for _, tt := range []struct {
@@ -261,7 +261,7 @@ func toolkitPolicies(t *testing.T, h *host) {
 		h.do(t, "sh", "-c", `umask 077; printf %s "$0" >/etc/berth/key`, secret)
 		h.policy(t, "exempt_key = '/etc/berth/key'")
 		all := []string{"--device", "nvidia.com/gpu=all", "--annotation", "berth.exempt=" + secret, "test"}
-		c := place{h, dockerRun(all...), ""}.start(t, wish{})
+		c := place{h, dockerRun(all...), ""}.start(t, containerOptions{})
 		if got := c.opens(); len(got) != 8 || len(h.live(t)) != 1 {
 			t.Errorf("it opens %v, beside %+v", got, h.live(t))
 		}
@@ -274,7 +274,7 @@ func toolkitPolicies(t *testing.T, h *host) {
 	})
 	h.policy(t, "")
 	holder.end()
-	h.settled(t)
+	h.waitUntilReleased(t)
 	if got := h.ran(t); got != "" {
 		t.Errorf("these were run: %s", got)
 	}
@@ -283,7 +283,7 @@ func toolkitPolicies(t *testing.T, h *host) {
 // NVIDIA's names among berth's CDI devices mean a count if the admin has configured that, with the
 // wrapper and with the hook.
 func TestIndicesAsCount(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	h := start(t, "forky", "v2")
 	h.once("docker", func() { docker().prepare(t, h) })
 	h.policy(t, "nvidia_indices = 'count'")
@@ -291,19 +291,19 @@ func TestIndicesAsCount(t *testing.T) {
 	for _, runtime := range []string{"runc", "berth"} {
 		t.Run(runtime, func(t *testing.T) {
 			p := place{h, docker(), runtime}
-			holder := p.start(t, wish{devices: []string{"berth/gpus=gpu0"}})
-			c := p.start(t, wish{devices: []string{"nvidia.com/gpu=0", "nvidia.com/gpu=1"}})
+			holder := p.start(t, containerOptions{devices: []string{"berth/gpus=gpu0"}})
+			c := p.start(t, containerOptions{devices: []string{"nvidia.com/gpu=0", "nvidia.com/gpu=1"}})
 			if got := c.opens(); len(got) != 2 || slices.Contains(got, "nvidia0") {
 				t.Errorf("it opens %v", got)
 			}
-			exact := p.start(t, wish{devices: []string{"nvidia.com/gpu=5"}})
+			exact := p.start(t, containerOptions{devices: []string{"nvidia.com/gpu=5"}})
 			if got := exact.opens(); !slices.Equal(got, []string{"nvidia5"}) {
 				t.Errorf("nvidia.com/gpu=5 opens %v", got)
 			}
 			for _, c := range []*container{c, exact, holder} {
 				c.end()
 			}
-			h.settled(t)
+			h.waitUntilReleased(t)
 		})
 	}
 }

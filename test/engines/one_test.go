@@ -9,8 +9,8 @@ import (
 // However often a container states its request, it has one lease: by berth's device, the
 // annotation, and with podman the packaged hooks.
 func TestOneLease(t *testing.T) {
-	everywhere(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
-		w := wish{devices: []string{"berth/gpus=2"}, annotation: "berth.gpus=2"}
+	eachEngine(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
+		w := containerOptions{devices: []string{"berth/gpus=2"}, annotation: "berth.gpus=2"}
 		if p.name == "podman" {
 			w.global = []string{"--hooks-dir", packagedHooks(t, p.host)}
 		}
@@ -22,11 +22,11 @@ func TestOneLease(t *testing.T) {
 			t.Errorf("leases: %+v", leases)
 		}
 		c.end()
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 
 		w.annotation = "berth.gpus=3"
-		p.refuse(t, w)
-		p.settles(t, nil, 0)
+		p.wantRefused(t, w)
+		p.waitForLeases(t, nil, 0)
 	})
 }
 
@@ -40,9 +40,9 @@ const vendor = `{"cdiVersion": "0.5.0", "kind": "vendor.example/nic", "devices":
 // Another vendor's device is leased with the GPUs, comes with everything in its spec, and can't be
 // leased twice.
 func TestVendor(t *testing.T) {
-	everywhere(t, []string{"berth"}, func(t *testing.T, p place) {
+	eachEngine(t, []string{"berth"}, func(t *testing.T, p place) {
 		const both = "berth.gpus=1,vendor.example/nic=port0"
-		c := p.start(t, wish{annotation: both})
+		c := p.start(t, containerOptions{annotation: both})
 		if got := c.opens(); len(got) != 1 {
 			t.Errorf("it opens %v", got)
 		}
@@ -55,10 +55,10 @@ func TestVendor(t *testing.T) {
 		if environment := c.ask("cat /proc/self/environ"); !slices.Contains(environment, "PORT=0") {
 			t.Errorf("the environment: %s", environment)
 		}
-		if text := p.refuse(t, wish{annotation: both}); !strings.Contains(text, "vendor.example/nic=port0") {
+		if text := p.wantRefused(t, containerOptions{annotation: both}); !strings.Contains(text, "vendor.example/nic=port0") {
 			t.Errorf("the second is told %s", text)
 		}
 		c.end()
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 	})
 }

@@ -10,7 +10,7 @@ import (
 
 // Pods' containers have GPUs of their own, and the pod's infra container has none.
 func TestPodmanPods(t *testing.T) {
-	held := func(t *testing.T, p *pods) {
+	held := func(t *testing.T, p *podmanHost) {
 		before := p.print(t)
 		create := []string{"pod", "create"}
 		if p.cgroup == "v2" { // the host's own root cgroup has processes, and so no controllers for others
@@ -18,26 +18,26 @@ func TestPodmanPods(t *testing.T) {
 		}
 		pod := p.podman(t, create...)
 		p.podman(t, "pod", "start", pod)
-		p.holds(t, map[string]int{})
-		a, b, none := p.starts(t, "2", "--pod", pod), p.starts(t, "1", "--pod", pod), p.starts(t, "", "--pod", pod)
+		p.waitForHeld(t, map[string]int{})
+		a, b, none := p.startContainer(t, "2", "--pod", pod), p.startContainer(t, "1", "--pod", pod), p.startContainer(t, "", "--pod", pod)
 		for range 2 {
-			p.holds(t, map[string]int{a: 2, b: 1})
+			p.waitForHeld(t, map[string]int{a: 2, b: 1})
 			for _, id := range []string{a, b, none} {
-				p.agrees(t, id)
+				p.checkLease(t, id)
 			}
 			p.podman(t, "pod", "restart", pod)
 		}
 		p.podman(t, "pod", "stop", "--time", "1", pod)
-		p.holds(t, map[string]int{})
+		p.waitForHeld(t, map[string]int{})
 		p.podman(t, "pod", "rm", "--force", pod)
-		p.ended(t, before)
+		p.waitUntilEnded(t, before)
 
 		if p.name != byHooks.name {
 			p.ofPod(t, append(create, p.request("1")...))
 			if p.cgroup == "v1" { // the pod's cgroup identifies containers of another program
 				p.ofPod(t, append(create, append(p.request("1"), "--infra-image", "localhost/test", "--infra-command", "/wait")...))
 			}
-			p.ended(t, before)
+			p.waitUntilEnded(t, before)
 		}
 	}
 	podmen(t, []string{"forky/v1"}, []way{byWrapper, byHook, byHooks}, held)
@@ -45,7 +45,7 @@ func TestPodmanPods(t *testing.T) {
 }
 
 // ofPod makes the request for a pod, which gives its containers nothing.
-func (p *pods) ofPod(t *testing.T, create []string) {
+func (p *podmanHost) ofPod(t *testing.T, create []string) {
 	t.Helper()
 	pod := p.podman(t, create...)
 	got := p.run(t, p.words("run", "--pod", pod, "test", "/wait")...)
@@ -53,7 +53,7 @@ func (p *pods) ofPod(t *testing.T, create []string) {
 		t.Error("a container of a pod that asks for a GPU has started")
 	}
 	if p.name == byWrapper.name { // crun discards the output of hooks
-		p.says(t, got, `\"`+ // podman's own message for it isn't repeated
+		p.checkReason(t, got, `\"`+ // podman's own message for it isn't repeated
 			"berth: request 1: the device is the pod's, and podman hands it on to none of the pod's containers: give --device to them, and not to the pod")
 	}
 	p.podman(t, "pod", "rm", "--force", pod)
@@ -77,7 +77,7 @@ func kube(t *testing.T, annotation, limit string) string {
 // podman's own resource only the container that has it. podman 4.3 doesn't know this resource, and
 // podman doesn't support that of Kubernetes.
 func TestPodmanKube(t *testing.T) {
-	played := func(t *testing.T, p *pods) {
+	played := func(t *testing.T, p *podmanHost) {
 		before := p.print(t)
 		annotated, limited := map[string]int{"train-main": 2, "train-side": 2}, map[string]int{"train-main": 2}
 		if p.name == byHook.name {
@@ -105,20 +105,20 @@ func TestPodmanKube(t *testing.T) {
 				for name, gpus := range tt.want {
 					want[p.inspect(t, name, "Id")] = gpus
 				}
-				p.holds(t, want)
+				p.waitForHeld(t, want)
 				for id, gpus := range want {
-					if own, _ := p.looks(t, p.words("exec", id)...); len(own) != gpus {
+					if own, _ := p.runProbe(t, p.words("exec", id)...); len(own) != gpus {
 						t.Errorf("container %s opens %v", id, own)
 					}
 				}
 				p.podman(t, "kube", "down", file)
-				p.ended(t, before)
+				p.waitUntilEnded(t, before)
 			})
 		}
 	}
 	podmen(t, []string{"forky/v1"}, []way{byWrapper, byHook, byHooks}, played)
 	podmen(t, []string{"bookworm/v1"}, []way{byWrapper}, played)
-	podmen(t, []string{"forky/v1", "bookworm/v1"}, []way{byWrapper}, func(t *testing.T, p *pods) {
+	podmen(t, []string{"forky/v1", "bookworm/v1"}, []way{byWrapper}, func(t *testing.T, p *podmanHost) {
 		before := p.print(t)
 		file := p.dir + "/pod.yaml"
 		p.write(t, file, kube(t, `berth.gpus/main: "2"`, "vendor.example/none: 1"))
@@ -127,6 +127,6 @@ func TestPodmanKube(t *testing.T) {
 			t.Errorf("exit code %d: %s", got.code, text)
 		}
 		p.podman(t, "kube", "down", file)
-		p.ended(t, before)
+		p.waitUntilEnded(t, before)
 	})
 }

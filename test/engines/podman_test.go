@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// pods is a host with a podman, and the way in which its containers get GPUs.
-type pods struct {
+// podmanHost is a host with a podman, and the way in which its containers get GPUs.
+type podmanHost struct {
 	server
 	way
 }
@@ -55,16 +55,16 @@ berth = [%q]
 const hooked = "[engine]\nhooks_dir = [%q]\n"
 
 // podmen runs a test with the podman of places, "forky/v2", in ways of using it.
-func podmen(t *testing.T, places []string, ways []way, f func(*testing.T, *pods)) {
+func podmen(t *testing.T, places []string, ways []way, f func(*testing.T, *podmanHost)) {
 	t.Helper()
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, place := range places {
 		suite, cgroup, _ := strings.Cut(place, "/")
 		for _, w := range ways {
 			t.Run(place+"/"+w.name, func(t *testing.T) {
-				p := &pods{server{startFor(t, "-podman", suite, cgroup)}, w}
+				p := &podmanHost{server{startFor(t, "-podman", suite, cgroup)}, w}
 				p.once("podman", func() { p.install(t) })
-				t.Cleanup(func() { p.clear(t) })
+				t.Cleanup(func() { p.removeAll(t) })
 				f(t, p)
 			})
 		}
@@ -72,7 +72,7 @@ func podmen(t *testing.T, places []string, ways []way, f func(*testing.T, *pods)
 }
 
 // install configures podman, and gives it the image.
-func (p *pods) install(t *testing.T) {
+func (p *podmanHost) install(t *testing.T) {
 	t.Helper()
 	text := fmt.Sprintf(conf, program("berth"))
 	p.write(t, p.dir+"/containers.conf", text)
@@ -85,7 +85,7 @@ func (p *pods) install(t *testing.T) {
 }
 
 // words returns podman's arguments.
-func (p *pods) words(words ...string) []string {
+func (p *podmanHost) words(words ...string) []string {
 	file := "containers.conf"
 	if p.name == byHooks.name {
 		file = p.name + ".conf"
@@ -96,7 +96,7 @@ func (p *pods) words(words ...string) []string {
 
 // print returns the host's footprint without podman's own: a cgroup of each pod on v1, its
 // service's, and the mount of its storage, which comes and goes.
-func (p *pods) print(t *testing.T) []string {
+func (p *podmanHost) print(t *testing.T) []string {
 	t.Helper()
 	return slices.DeleteFunc(p.footprint(t), func(line string) bool {
 		return strings.HasPrefix(line, "/sys/fs/cgroup/systemd/libpod_parent/") || line == "/sys/fs/cgroup/init" ||
@@ -105,13 +105,13 @@ func (p *pods) print(t *testing.T) []string {
 }
 
 // podman runs podman, and returns its output.
-func (p *pods) podman(t *testing.T, words ...string) string {
+func (p *podmanHost) podman(t *testing.T, words ...string) string {
 	t.Helper()
 	return strings.TrimSpace(p.do(t, p.words(words...)...))
 }
 
-// starts runs a container in the background and returns its id.
-func (p *pods) starts(t *testing.T, gpus string, more ...string) string {
+// startContainer runs a container in the background and returns its id.
+func (p *podmanHost) startContainer(t *testing.T, gpus string, more ...string) string {
 	t.Helper()
 	words := append([]string{"run", "--detach", "--volume", "/dev:/nodes:dev"}, more...)
 	if gpus != "" {
@@ -120,17 +120,17 @@ func (p *pods) starts(t *testing.T, gpus string, more ...string) string {
 	return p.podman(t, append(words, "test", "/wait")...)
 }
 
-func (p *pods) inspect(t *testing.T, id, field string) string {
+func (p *podmanHost) inspect(t *testing.T, id, field string) string {
 	t.Helper()
 	return p.podman(t, "inspect", "--format", "{{."+field+"}}", id)
 }
 
-// agrees checks that a later process in a container opens exactly the devices of its lease, and
+// checkLease checks that a later process in a container opens exactly the devices of its lease, and
 // returns them.
-func (p *pods) agrees(t *testing.T, id string) []string {
+func (p *podmanHost) checkLease(t *testing.T, id string) []string {
 	t.Helper()
-	own, all := p.looks(t, p.words("exec", id)...)
-	held := p.held(t)[id]
+	own, all := p.runProbe(t, p.words("exec", id)...)
+	held := p.heldGPUs(t)[id]
 	if !slices.Equal(own, held) || !slices.Equal(all, held) {
 		t.Errorf("container %s has %v in /dev and opens %v, its lease has %v; %s", id, own, all, held, p.deviceRules(t, id))
 	}
@@ -138,25 +138,25 @@ func (p *pods) agrees(t *testing.T, id string) []string {
 }
 
 // deviceRules describes a container's device rules as the host has them, and what its processes can open now.
-func (p *pods) deviceRules(t *testing.T, id string) string {
+func (p *podmanHost) deviceRules(t *testing.T, id string) string {
 	t.Helper()
-	_, all := p.looks(t, p.words("exec", id)...)
+	_, all := p.runProbe(t, p.words("exec", id)...)
 	pid := p.podman(t, "inspect", "--format", "{{.State.Pid}}", id)
 	return fmt.Sprintf("looking again it opens %v; its init is in\n%s", all, p.do(t, "sh", "-c",
 		`cat "/proc/$0/cgroup"; at=$(sed -n 's/^[0-9]*:devices://p' "/proc/$0/cgroup"); cat "/sys/fs/cgroup/devices$at/devices.list" 2>&1; find /sys/fs/cgroup -path '*libpod_parent*' -name cgroup.procs -exec grep -H . {} +`, pid))
 }
 
-// clear removes all containers and pods.
-func (p *pods) clear(t *testing.T) {
+// removeAll removes all containers and pods.
+func (p *podmanHost) removeAll(t *testing.T) {
 	t.Helper()
 	p.podman(t, "rm", "--all", "--force", "--time", "1")
 	p.podman(t, "pod", "rm", "--all", "--force", "--time", "1")
 }
 
-// ended waits until the host is as before, with every GPU free.
-func (p *pods) ended(t *testing.T, before []string) {
+// waitUntilEnded waits until the host is as before, with every GPU free.
+func (p *podmanHost) waitUntilEnded(t *testing.T, before []string) {
 	t.Helper()
-	p.holds(t, map[string]int{})
+	p.waitForHeld(t, map[string]int{})
 	eventually(t, func() string {
 		if left := p.leases(t); len(left) > 0 && !p.lingers {
 			return fmt.Sprintf("leases are left: %+v", left)
@@ -167,34 +167,34 @@ func (p *pods) ended(t *testing.T, before []string) {
 
 // A lease has the lifetime of its container, whatever podman does with it.
 func TestPodmanLife(t *testing.T) {
-	life := func(t *testing.T, p *pods) {
+	life := func(t *testing.T, p *podmanHost) {
 		before := p.print(t)
 		id := p.podman(t, append(append([]string{"create", "--volume", "/dev:/nodes:dev"}, p.request("2")...), "test", "/wait")...)
-		p.holds(t, map[string]int{}) // a container that was never started holds nothing
+		p.waitForHeld(t, map[string]int{}) // a container that was never started holds nothing
 		p.podman(t, "start", id)
-		p.holds(t, map[string]int{id: 2})
+		p.waitForHeld(t, map[string]int{id: 2})
 		if got := p.live(t)[0].Owner.EntryPoint; got != p.entryPoint {
 			t.Errorf("the lease came by the entry point %s, not %s", got, p.entryPoint)
 		}
-		p.agrees(t, id)
+		p.checkLease(t, id)
 		p.podman(t, "pause", id)
-		p.holds(t, map[string]int{id: 2})
+		p.waitForHeld(t, map[string]int{id: 2})
 		p.podman(t, "unpause", id)
 
-		other := p.starts(t, "6")
+		other := p.startContainer(t, "6")
 		p.podman(t, "restart", "--time", "1", id)
-		p.holds(t, map[string]int{id: 2, other: 6})
-		p.agrees(t, id)
+		p.waitForHeld(t, map[string]int{id: 2, other: 6})
+		p.checkLease(t, id)
 		p.podman(t, "stop", "--time", "1", id)
-		p.holds(t, map[string]int{other: 6})
+		p.waitForHeld(t, map[string]int{other: 6})
 		p.podman(t, "start", id)
 		p.podman(t, "kill", other)
-		p.holds(t, map[string]int{id: 2})
+		p.waitForHeld(t, map[string]int{id: 2})
 		p.podman(t, "start", other)
-		p.holds(t, map[string]int{id: 2, other: 6})
-		p.agrees(t, other)
+		p.waitForHeld(t, map[string]int{id: 2, other: 6})
+		p.checkLease(t, other)
 		p.podman(t, "rm", "--force", "--time", "1", id, other)
-		p.ended(t, before)
+		p.waitUntilEnded(t, before)
 	}
 	podmen(t, []string{"forky/v2"}, []way{byWrapper, byHook, byHooks}, life)
 	podmen(t, []string{"bookworm/v1"}, []way{byWrapper, byHooks}, life)
@@ -203,16 +203,16 @@ func TestPodmanLife(t *testing.T) {
 // If conmon and podman are killed, or a container crashes, only the container's processes decide
 // about the lease.
 func TestPodmanDeaths(t *testing.T) {
-	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper, byHooks}, func(t *testing.T, p *pods) {
+	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper, byHooks}, func(t *testing.T, p *podmanHost) {
 		before := p.print(t)
-		id := p.starts(t, "3")
+		id := p.startContainer(t, "3")
 		init := p.inspect(t, id, "State.Pid")
 		p.kill(t, p.inspect(t, id, "State.ConmonPid"))
-		p.holds(t, map[string]int{id: 3}) // it runs without conmon
+		p.waitForHeld(t, map[string]int{id: 3}) // it runs without conmon
 		p.kill(t, init)
-		p.holds(t, map[string]int{})
+		p.waitForHeld(t, map[string]int{})
 		p.podman(t, "rm", "--force", "--time", "1", id)
-		id = p.starts(t, "8", "--restart", "always")
+		id = p.startContainer(t, "8", "--restart", "always")
 		first := p.live(t)[0].ID
 		p.kill(t, p.inspect(t, id, "State.Pid"))
 		eventually(t, func() string { // podman has started it again, with a lease of its own
@@ -221,17 +221,17 @@ func TestPodmanDeaths(t *testing.T) {
 			}
 			return ""
 		})
-		p.agrees(t, id)
+		p.checkLease(t, id)
 		p.podman(t, "rm", "--force", "--time", "1", id)
-		p.holds(t, map[string]int{})
+		p.waitForHeld(t, map[string]int{})
 		if p.suite != "bookworm" { // with berth or without, podman 4.3 doesn't delete a container without conmon
-			p.ended(t, before)
+			p.waitUntilEnded(t, before)
 		}
 	})
 }
 
-// says checks that one line of a command's output has the reason.
-func (p *pods) says(t *testing.T, got said, reason string) {
+// checkReason checks that one line of a command's output has the reason.
+func (p *podmanHost) checkReason(t *testing.T, got said, reason string) {
 	t.Helper()
 	if n := strings.Count(got.out+got.err, reason); n != 1 {
 		t.Errorf("%q is there %d times in:\n%s%s", reason, n, got.out, got.err)

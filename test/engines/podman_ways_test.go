@@ -12,7 +12,7 @@ import (
 
 // podman's own --gpus names a device of NVIDIA's: --gpus 2 is the GPU of index 2.
 func TestPodmanGpus(t *testing.T) {
-	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper}, func(t *testing.T, p *pods) {
+	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper}, func(t *testing.T, p *podmanHost) {
 		for _, tt := range []struct {
 			gpus string
 			want []string
@@ -23,8 +23,8 @@ func TestPodmanGpus(t *testing.T) {
 			if p.suite == "bookworm" {
 				tt.want = nil // podman 4.3 takes the flag and does nothing
 			}
-			id := p.starts(t, "", "--gpus", tt.gpus)
-			if diff := cmp.Diff(tt.want, p.agrees(t, id)); diff != "" {
+			id := p.startContainer(t, "", "--gpus", tt.gpus)
+			if diff := cmp.Diff(tt.want, p.checkLease(t, id)); diff != "" {
 				t.Errorf("--gpus %s (-want +got):\n%s", tt.gpus, diff)
 			}
 			p.podman(t, "rm", "--force", "--time", "1", id)
@@ -34,36 +34,36 @@ func TestPodmanGpus(t *testing.T) {
 
 // Containers that podman's service makes for clients hold their leases like others.
 func TestPodmanService(t *testing.T) {
-	podmen(t, []string{"forky/v2"}, []way{byWrapper, byHooks}, func(t *testing.T, p *pods) {
+	podmen(t, []string{"forky/v2"}, []way{byWrapper, byHooks}, func(t *testing.T, p *podmanHost) {
 		const socket = "unix:///run/podman-test.sock"
-		p.spawn(t, p.words("system", "service", "--time", "0", socket)...)
-		client := &pods{p.server, way{name: p.name, global: []string{"--url", socket}, request: p.request, lingers: p.lingers}}
+		p.startDaemon(t, p.words("system", "service", "--time", "0", socket)...)
+		client := &podmanHost{p.server, way{name: p.name, global: []string{"--url", socket}, request: p.request, lingers: p.lingers}}
 		p.until(t, client.words("version")...)
 		before := p.print(t)
-		id := client.starts(t, "8")
-		p.holds(t, map[string]int{id: 8})
+		id := client.startContainer(t, "8")
+		p.waitForHeld(t, map[string]int{id: 8})
 		words := append(append([]string{"run", "--detach"}, p.request("1")...), "test", "/wait")
 		if got := p.run(t, client.words(words...)...); got.code == 0 {
 			t.Error("nothing was free, and a container has started")
 		}
-		p.holds(t, map[string]int{id: 8})
+		p.waitForHeld(t, map[string]int{id: 8})
 		client.podman(t, "rm", "--force", "--time", "1", id)
-		p.slay(t, "env")
-		p.clear(t)
-		p.ended(t, before)
+		p.killDaemon(t, "env")
+		p.removeAll(t)
+		p.waitUntilEnded(t, before)
 	})
 }
 
 // Rootless podman can't lease devices, because ledger and device rules are root's. It says so, and
 // its other containers run.
 func TestPodmanRootless(t *testing.T) {
-	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper}, func(t *testing.T, p *pods) {
+	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper}, func(t *testing.T, p *podmanHost) {
 		before := p.print(t)
 		rootless := p.user(t)
-		if got := p.asks(t, []string{"open /dev/null"}, rootless("berth", "")...); got[0] != "ok ok ok" {
+		if got := p.askProbe(t, []string{"open /dev/null"}, rootless("berth", "")...); got[0] != "ok ok ok" {
 			t.Errorf("a container that asks for nothing: /dev/null: %s", got)
 		}
-		if got := p.asks(t, []string{"open /dev/nvidia0"}, rootless("berth", "--device=/dev/nvidia0")...); got[0] != "ENOENT ENOENT ENOENT" {
+		if got := p.askProbe(t, []string{"open /dev/nvidia0"}, rootless("berth", "--device=/dev/nvidia0")...); got[0] != "ENOENT ENOENT ENOENT" {
 			t.Errorf("a GPU that isn't leased: %s", got)
 		}
 		for _, runtime := range []string{"berth", "runc"} {
@@ -71,16 +71,16 @@ func TestPodmanRootless(t *testing.T) {
 			if got.code != 126 {
 				t.Errorf("under %s: exit code %d", runtime, got.code)
 			}
-			p.says(t, got, "this engine is a user's own (rootless): only root can lease devices: start the container by root's engine (sudo)")
+			p.checkReason(t, got, "this engine is a user's own (rootless): only root can lease devices: start the container by root's engine (sudo)")
 		}
-		p.ended(t, before)
+		p.waitUntilEnded(t, before)
 	})
 }
 
 // user makes a user with podman, and returns the command that runs a container of the user's. The
 // container shares the host's namespaces where a user can't mount the file systems of new ones:
 // some files of a simulated server's are mounts themselves.
-func (p *pods) user(t *testing.T) (words func(runtime, option string) []string) {
+func (p *podmanHost) user(t *testing.T) (words func(runtime, option string) []string) {
 	t.Helper()
 	rig.Must(t, os.Chmod(shared.Dir, 0o711))
 	p.do(t, "sh", "-c", `grep -q ^joe: /etc/passwd || {

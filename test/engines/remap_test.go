@@ -12,14 +12,14 @@ import (
 // Under dockerd's userns-remap, where root inside is no user of the host, a container has its GPU
 // with everything that belongs to it, and the same device rules.
 func TestRemappedUsers(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, on := range []string{"forky/v1", "forky/v2", "bookworm/v1", "bookworm/v2"} {
 		t.Run(on, func(t *testing.T) {
 			suite, cgroup, _ := strings.Cut(on, "/")
 			h := startFor(t, "-remap", suite, cgroup)
 			p := place{h, docker(), "berth"}
 			h.once("remapped docker", func() { remapped(t, h) })
-			p.start(t, wish{}).end() // engines make directories once
+			p.start(t, containerOptions{}).end() // engines make directories once
 			before := p.footprint(t)
 			for _, tt := range []struct {
 				name    string
@@ -33,23 +33,23 @@ func TestRemappedUsers(t *testing.T) {
 				{name: "privileged", options: []string{"--privileged", "--userns", "host"}, host: true},
 			} {
 				t.Run(tt.name, func(t *testing.T) {
-					without := p.start(t, wish{options: tt.options})
-					with := p.start(t, p.asking("1", wish{options: tt.options}))
+					without := p.start(t, containerOptions{options: tt.options})
+					with := p.start(t, p.requestGPUs("1", containerOptions{options: tt.options}))
 					if mapped := !strings.Contains(with.ask("cat /proc/self/uid_map")[0], "4294967295"); mapped == tt.host {
 						t.Errorf("it has users of its own: %t", mapped)
 					}
-					if got := with.walled(); len(got) != 1 {
+					if got := with.openedAccelerators(); len(got) != 1 {
 						t.Errorf("with one GPU leased it opens %v", got)
 					}
-					if got := without.walled(); len(got) != 0 {
+					if got := without.openedAccelerators(); len(got) != 0 {
 						t.Errorf("without a lease it opens %v", got)
 					}
-					with.complete()
+					with.checkDriver()
 					with.end()
 					without.end()
 				})
 			}
-			p.settles(t, before, 0)
+			p.waitForLeases(t, before, 0)
 		})
 	}
 }
@@ -60,7 +60,7 @@ func remapped(t *testing.T, h *host) {
 	h.users(t)
 	containerd().prepare(t, h)
 	h.lesser(t)
-	server{h}.becoming(t, lesser)
+	server{h}.setRuntime(t, lesser)
 	dockerd(t, h, "--userns-remap", "containers", "--add-runtime", "berth="+program("berth"))
 	dir := filepath.Join(h.dir, "loader")
 	rig.Must(t, os.CopyFS(dir, os.DirFS(image)))
@@ -73,9 +73,9 @@ func remapped(t *testing.T, h *host) {
 	h.do(t, "sh", "-c", `tar -C "$0" --owner 0 --group 0 -c . | docker import - test`, dir)
 }
 
-// complete checks that the driver is there and the loader finds it, by a cache of the container's
+// checkDriver checks that the driver is there and the loader finds it, by a cache of the container's
 // own: root inside may change it, as ldconfig does.
-func (c *container) complete() {
+func (c *container) checkDriver() {
 	c.t.Helper()
 	if got := c.ask("open /usr/local/nvidia/lib64/libcuda.so.1")[0]; got != "ok EROFS EROFS" && got != "ok EACCES EACCES" {
 		c.t.Errorf("libcuda.so.1: %s", got)

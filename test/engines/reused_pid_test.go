@@ -16,9 +16,9 @@ import (
 // The pid of a dead holder proves nothing after another process got it, which happens soon on a
 // host with few pids (kernel.pid_max).
 func TestReusedPids(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	t.Parallel() // on a host of its own
-	d := &dock{server: server{startFor(t, "-pids", "forky", "v2")}, runtime: "berth", request: annotationOf}
+	d := &dockerHost{server: server{startFor(t, "-pids", "forky", "v2")}, runtime: "berth", request: annotationOf}
 	d.install(t)
 	var name unix.Utsname
 	rig.Must(t, unix.Uname(&name))
@@ -31,8 +31,8 @@ func TestReusedPids(t *testing.T) {
 		t.Fatalf("kernel.pid_max is %s", got)
 	}
 	d.do(t, "sh", "-c", "i=0; while [ $i -lt 300 ]; do (:); i=$((i + 1)); done") // the kernel doesn't use lower ones again
-	id := d.starts(t, "3")
-	granted := d.asksFor(t, 5)
+	id := d.startContainer(t, "3")
+	granted := d.startAlloc(t, 5)
 	granted(t)
 	holders := d.holders(t)
 	if len(holders) != 2 {
@@ -47,8 +47,8 @@ func TestReusedPids(t *testing.T) {
 	for _, pid := range holders {
 		d.reuse(t, pid)
 	}
-	d.holds(t, map[string]int{})
-	d.takes(t, 8)()
+	d.waitForHeld(t, map[string]int{})
+	d.takeGPUs(t, 8)()
 	if left := d.leases(t); len(left) > 0 {
 		t.Errorf("leases are left: %+v", left)
 	}

@@ -8,17 +8,17 @@ import "testing"
 func TestRunningContainersAreClosed(t *testing.T) {
 	const key = "a-key-that-only-the-admin-knows"
 	newest := map[string][]engine{"forky": {docker(), podman(), containerd()}}
-	among(t, newest, []string{"berth"}, func(t *testing.T, p place) {
+	eachOf(t, newest, []string{"berth"}, func(t *testing.T, p place) {
 		p.keys(t, key)
 		open := func(c *container) int { return wholeGPUs(c.reachable()["nodes"]) }
 		plain := p
 		plain.runtime = "runc"
-		older := plain.start(t, wish{options: []string{"--privileged"}})
+		older := plain.start(t, containerOptions{options: []string{"--privileged"}})
 		if got := open(older); got != 8 {
 			t.Fatalf("without berth it opens %d GPUs", got)
 		}
-		exempt := p.start(t, wish{options: []string{"--privileged"}, annotation: "berth.exempt=" + key})
-		holder := p.start(t, wish{annotation: "berth.gpus=1"})
+		exempt := p.start(t, containerOptions{options: []string{"--privileged"}, annotation: "berth.exempt=" + key})
+		holder := p.start(t, containerOptions{annotation: "berth.gpus=1"})
 		for range 2 { // a second call changes nothing
 			p.do(t, shared.Berth, "discover", "--if-stale", "--quiet")
 			for _, tt := range []struct {
@@ -34,6 +34,6 @@ func TestRunningContainersAreClosed(t *testing.T) {
 		older.end()
 		exempt.end()
 		holder.end()
-		p.settles(t, nil, 0)
+		p.waitForLeases(t, nil, 0)
 	})
 }

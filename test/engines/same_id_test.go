@@ -14,15 +14,15 @@ import (
 // A container id is unique only within one engine, and within one namespace of containerd.
 // Containers with the same id have leases of their own, and the end of one ends no other's lease.
 func TestSameID(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {
 			h := start(t, "forky", cgroup)
 			h.once("docker", func() { docker().prepare(t, h) })
 			h.once("podman", func() { podman().prepare(t, h) })
 			s := server{h}
-			d := &dock{server: s, runtime: "berth", request: annotationOf}
-			id := d.starts(t, "2")
+			d := &dockerHost{server: s, runtime: "berth", request: annotationOf}
+			id := d.startContainer(t, "2")
 			pod := func(words ...string) []string { return append(rack.Podman("--runtime", program("berth")), words...) }
 			s.do(t, slices.Concat(pod("run", "--detach", "--network", "none", "--name", id, "--annotation", "berth.gpus=1"),
 				rack.PodmanLimits("--volume", "/dev:/nodes:dev"), []string{"localhost/test", "/wait"})...)
@@ -38,7 +38,7 @@ func TestSameID(t *testing.T) {
 			for _, ns := range []string{"default", "other"} {
 				root := filepath.Join(h.dir, "same-"+ns)
 				rig.Must(t, os.CopyFS(root, os.DirFS(image)))
-				c := &crate{server: s, root: root, hook: ns == "other"}
+				c := &ctrHost{server: s, root: root, hook: ns == "other"}
 				words := slices.Insert(c.words(id, "2"), 1, "--namespace", ns)
 				s.do(t, words...)
 				all = append(all, tenant{
@@ -56,7 +56,7 @@ func TestSameID(t *testing.T) {
 				}
 				opened := map[string]string{}
 				for _, c := range all {
-					own, through := s.looks(t, c.in...)
+					own, through := s.runProbe(t, c.in...)
 					if got := strings.Join(through, " "); !slices.Equal(own, through) || len(own) != c.gpus || had[c.name] != "" && had[c.name] != got {
 						t.Errorf("%s has %v in /dev and opens %v; it had %s", c.name, own, through, had[c.name])
 					} else {
@@ -75,8 +75,8 @@ func TestSameID(t *testing.T) {
 				s.do(t, all[0].end...)
 				all = all[1:]
 			}
-			d.takes(t, 8)()
-			h.settled(t)
+			d.takeGPUs(t, 8)()
+			h.waitUntilReleased(t)
 		})
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// booted returns a host that a real systemd has booted, with the units that it starts at boot.
-func booted(t *testing.T, suite, cgroup, purpose string) server {
+// bootHost returns a host that a real systemd has booted, with the units that it starts at boot.
+func bootHost(t *testing.T, suite, cgroup, purpose string) server {
 	t.Helper()
 	hosts.Lock()
 	defer hosts.Unlock()
@@ -52,8 +52,8 @@ func (s server) state(t *testing.T, paths ...string) string {
 	return s.do(t, append([]string{"sh", "-c", `for f; do [ ! -e "$f" ] || { stat -c '%n %u:%g %a' "$f"; od -An -c "$f"; }; done`, "sh"}, paths...)...)
 }
 
-// healthy checks that berth doctor finds no failure of an engine.
-func (s server) healthy(t *testing.T, engine string, failures int) {
+// checkHealthy checks that berth doctor finds no failure of an engine.
+func (s server) checkHealthy(t *testing.T, engine string, failures int) {
 	t.Helper()
 	var findings []struct{ State, About, Text string }
 	got := s.run(t, shared.Berth, "doctor", "--json")
@@ -74,12 +74,12 @@ const daemonJSON = "{ \"iptables\": false, \"ip6tables\": false,\n\t\"bridge\": 
 // The admin sets docker up by one command and the one that it prints, on a server with a real
 // systemd; then everything is undone.
 func TestSetupDocker(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, on := range []string{"forky/v2", "bookworm/v1"} {
 		t.Run(on, func(t *testing.T) {
 			suite, cgroup, _ := strings.Cut(on, "/")
-			s := booted(t, suite, cgroup, "setup")
-			d := &dock{server: s, runtime: "berth"}
+			s := bootHost(t, suite, cgroup, "setup")
+			d := &dockerHost{server: s, runtime: "berth"}
 			const config = "/etc/docker/daemon.json"
 			s.write(t, config, daemonJSON)
 			s.write(t, "/run/systemd/system/docker.service.d/often.conf", "[Unit]\nStartLimitIntervalSec=0\n")
@@ -88,33 +88,33 @@ func TestSetupDocker(t *testing.T) {
 			s.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
 			before := s.state(t, config)
 
-			s.refuses(t, "could not select device driver", "--gpus", "2")
-			s.healthy(t, "docker", 0)
+			s.checkRefused(t, "could not select device driver", "--gpus", "2")
+			s.checkHealthy(t, "docker", 0)
 			dry := s.setup(t, "docker", "--dry-run")
 			if got := s.state(t, config); got != before || !strings.Contains(dry, `+  "runtimes":{"nvidia" : {"path":`) {
 				t.Errorf("it would print\n%s\nand changed\n%s\nto\n%s", dry, before, got)
 			}
 			s.setup(t, "docker")
 			s.until(t, "docker", "info")
-			s.runs(t, 2, "--runtime", "berth", "--gpus", "2")
-			s.runs(t, 3, "--runtime", "nvidia", "--gpus", "3")
+			s.checkRuns(t, 2, "--runtime", "berth", "--gpus", "2")
+			s.checkRuns(t, 3, "--runtime", "nvidia", "--gpus", "3")
 			if suite == "forky" { // the other version supports neither
-				s.runs(t, 1, "--runtime", "berth", "--annotation", "berth.gpus=1")
-				s.runs(t, 2, "--runtime", "berth", "--device", "berth/gpus=2")
+				s.checkRuns(t, 1, "--runtime", "berth", "--annotation", "berth.gpus=1")
+				s.checkRuns(t, 2, "--runtime", "berth", "--device", "berth/gpus=2")
 			} else {
-				s.refuses(t, "", "--device", "berth/gpus=2")
+				s.checkRefused(t, "", "--device", "berth/gpus=2")
 			}
-			s.runs(t, 0)
-			s.refuses(t, "berth", "--gpus", "1") // with runc
-			s.healthy(t, "docker", 0)
-			s.notRestarted(t, config)
+			s.checkRuns(t, 0)
+			s.checkRefused(t, "berth", "--gpus", "1") // with runc
+			s.checkHealthy(t, "docker", 0)
+			s.checkNotRestarted(t, config)
 			if said := s.setup(t, "docker"); said != "docker: nothing to change\n" {
 				t.Errorf("a second time: %s", said)
 			}
 			s.setup(t, "docker", "--default")
 			s.until(t, "docker", "info")
-			s.runs(t, 2, "--gpus", "2")
-			s.runs(t, 0)
+			s.checkRuns(t, 2, "--gpus", "2")
+			s.checkRuns(t, 0)
 			s.do(t, "docker", "create", "--name", "keeper", "--network", "none", "test", "/wait")
 			if said := s.setup(t, "docker", "--remove"); !strings.Contains(said, "started again without it: keeper\n") {
 				t.Errorf("it says %s", said)
@@ -123,19 +123,19 @@ func TestSetupDocker(t *testing.T) {
 			if got := s.state(t, config); got != before {
 				t.Errorf("%s became %s", before, got)
 			}
-			s.runs(t, 0)
-			s.refuses(t, "could not select device driver", "--gpus", "2")
+			s.checkRuns(t, 0)
+			s.checkRefused(t, "could not select device driver", "--gpus", "2")
 			if left := s.do(t, "sh", "-c", "find /etc/systemd/system/docker.service.d /var/lib/berth/engines /var/lib/berth/setup -type f -o -type l 2>/dev/null || :"); left != "/var/lib/berth/setup/.lock\n" {
 				t.Errorf("it leaves %s", left)
 			}
-			d.clear(t)
+			d.removeAll(t)
 		})
 	}
 }
 
-// notRestarted changes Docker's configuration and checks that berth doctor reports the daemon that
+// checkNotRestarted changes Docker's configuration and checks that berth doctor reports the daemon that
 // runs with the old one.
-func (s server) notRestarted(t *testing.T, config string) {
+func (s server) checkNotRestarted(t *testing.T, config string) {
 	t.Helper()
 	warns := func(want string) {
 		t.Helper()
@@ -171,17 +171,17 @@ func (s server) notRestarted(t *testing.T, config string) {
 	warns("")
 }
 
-// runs checks that docker run with these arguments gives a container so many GPUs.
-func (s server) runs(t *testing.T, gpus int, words ...string) {
+// checkRuns checks that docker run with these arguments gives a container so many GPUs.
+func (s server) checkRuns(t *testing.T, gpus int, words ...string) {
 	t.Helper()
 	words = append([]string{"docker", "run", "--rm", "--interactive", "--network", "none", "--volume", "/dev:/nodes"}, words...)
-	if own, all := s.looks(t, append(words, "test")...); len(own) != gpus || !slices.Equal(own, all) && gpus > 0 {
+	if own, all := s.runProbe(t, append(words, "test")...); len(own) != gpus || !slices.Equal(own, all) && gpus > 0 {
 		t.Errorf("%v: it has %v in /dev and opens %v", words, own, all)
 	}
 }
 
-// refuses checks that docker run with these arguments fails with this message.
-func (s server) refuses(t *testing.T, reason string, words ...string) {
+// checkRefused checks that docker run with these arguments fails with this message.
+func (s server) checkRefused(t *testing.T, reason string, words ...string) {
 	t.Helper()
 	words = append([]string{"docker", "run", "--rm", "--network", "none"}, words...)
 	if got := s.run(t, append(words, "test", "/probe")...); got.code != 125 && got.code != 126 && got.code != 127 || !strings.Contains(got.err, reason) {
@@ -192,7 +192,7 @@ func (s server) refuses(t *testing.T, reason string, words ...string) {
 // A killed setup leaves each file either as it was or complete; repeating it completes it, and its
 // removal restores every byte.
 func TestSetupKilled(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	s := server{startFor(t, "-setup", "forky", "v1")}
 	const config, dropIn = "/etc/docker/daemon.json", "/etc/systemd/system/docker.service.d/berth.conf"
 	s.write(t, config, daemonJSON)
@@ -258,11 +258,11 @@ func TestSetupKilled(t *testing.T) {
 // containerd itself accepts the configuration that setup has written; pods of the runtime class,
 // and of the default one.
 func TestSetupContainerd(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, suite := range []string{"forky", "bookworm"} {
 		t.Run(suite, func(t *testing.T) {
 			s := server{startFor(t, "-setup", suite, "v1")}
-			k := &kubelet{&crate{server: s}}
+			k := &kubelet{&ctrHost{server: s}}
 			const config, dropIn = "/etc/containerd/config.toml", "/etc/containerd/conf.d/berth.toml"
 			text := criConfig(t, suite, "runc")
 			text = text[:strings.Index(text, "[plugins.'io.containerd."+map[string]string{"forky": "cri.v1.runtime", "bookworm": "grpc.v1.cri"}[suite]+"'.containerd.runtimes.berth]")]
@@ -275,41 +275,41 @@ func TestSetupContainerd(t *testing.T) {
 			k.up(t)
 			k.importImage(t)
 			asks := map[string]string{"berth.gpus": "2"}
-			id := k.starts(t, k.pod(t, "berth", "default", asks), object{"annotations": asks})
-			if got := k.agrees(t, id); len(got) != 2 {
+			id := k.startContainer(t, k.pod(t, "berth", "default", asks), object{"annotations": asks})
+			if got := k.checkLease(t, id); len(got) != 2 {
 				t.Errorf("a container of the class has %v", got)
 			}
-			plain := k.starts(t, k.pod(t, "", "default", asks), object{"annotations": asks})
-			if got := k.held(t)[plain]; got != nil {
+			plain := k.startContainer(t, k.pod(t, "", "default", asks), object{"annotations": asks})
+			if got := k.heldGPUs(t)[plain]; got != nil {
 				t.Errorf("a container of the default class has %v", got)
 			}
-			k.clear(t)
-			s.healthy(t, "containerd", 0)
+			k.removePods(t)
+			s.checkHealthy(t, "containerd", 0)
 
 			s.setupOnly(t, "containerd", "--default")
-			k.slay(t, "containerd")
+			k.killDaemon(t, "containerd")
 			k.up(t)
-			id = k.starts(t, k.pod(t, "", "default", asks), object{"annotations": asks})
-			if got := k.agrees(t, id); len(got) != 2 {
+			id = k.startContainer(t, k.pod(t, "", "default", asks), object{"annotations": asks})
+			if got := k.checkLease(t, id); len(got) != 2 {
 				t.Errorf("a container of the default class has %v", got)
 			}
-			k.clear(t)
+			k.removePods(t)
 
 			s.setupOnly(t, "containerd", "--remove")
 			if got := s.state(t, config, dropIn); got != before {
 				t.Errorf("%s became %s", before, got)
 			}
-			k.slay(t, "containerd")
+			k.killDaemon(t, "containerd")
 			k.up(t)
-			id = k.starts(t, k.pod(t, "", "default", asks), object{"annotations": asks})
-			if got := k.held(t)[id]; got != nil {
+			id = k.startContainer(t, k.pod(t, "", "default", asks), object{"annotations": asks})
+			if got := k.heldGPUs(t)[id]; got != nil {
 				t.Errorf("without berth a container has %v", got)
 			}
 			if got := k.try(t, "RunPodSandbox", object{"config": object{"metadata": object{"name": "x", "uid": "x", "namespace": "x"}}, "runtime_handler": "berth"}); got.code == 0 || !strings.Contains(got.err, "berth") {
 				t.Errorf("without berth the class is there: %+v", got)
 			}
-			k.clear(t)
-			k.slay(t, "containerd")
+			k.removePods(t)
+			k.killDaemon(t, "containerd")
 		})
 	}
 }
@@ -322,7 +322,7 @@ func (s server) setupOnly(t *testing.T, words ...string) {
 
 // podman with setup's configuration: by name, by default, with hooks, and after the removal.
 func TestSetupPodman(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	for _, suite := range []string{"forky", "bookworm"} {
 		t.Run(suite, func(t *testing.T) {
 			s := server{startFor(t, "-setup", suite, "v2")}
@@ -333,7 +333,7 @@ func TestSetupPodman(t *testing.T) {
 			run := func(gpus int, global, words string) {
 				t.Helper()
 				all := slices.Concat([]string{"podman"}, strings.Fields(global), strings.Fields("run --rm --interactive --volume /dev:/nodes:dev"), strings.Fields(words), []string{"localhost/test"})
-				if own, opened := s.looks(t, all...); len(own) != gpus || !slices.Equal(own, opened) && gpus > 0 {
+				if own, opened := s.runProbe(t, all...); len(own) != gpus || !slices.Equal(own, opened) && gpus > 0 {
 					t.Errorf("%v: it has %v in /dev and opens %v", all, own, opened)
 				}
 			}
@@ -346,7 +346,7 @@ func TestSetupPodman(t *testing.T) {
 			run(1, "--runtime crun", "--device berth/gpus=1")
 			run(2, "--runtime runc", "--annotation berth.gpus=2") // by precreate
 			run(3, "--runtime berth", "--annotation berth.gpus=3")
-			release := s.takes(t, 7)
+			release := s.takeGPUs(t, 7)
 			got := s.run(t, "podman", "--runtime", "berth", "run", "--rm", "--device", "berth/gpus=2", "localhost/test", "/probe")
 			if got.code != 126 || strings.Count(got.err, "asked") != 1 || !strings.Contains(got.err, "1 of 8 free") || strings.Contains(got.err, "{") {
 				t.Errorf("it says %+v", got)
@@ -355,7 +355,7 @@ func TestSetupPodman(t *testing.T) {
 			s.setupOnly(t, "podman", "--default")
 			run(2, "", "--device berth/gpus=2")
 			run(0, "", "")
-			s.healthy(t, "podman", 0)
+			s.checkHealthy(t, "podman", 0)
 			s.do(t, "podman", "create", "--name", "keeper", "localhost/test", "/wait")
 			if said := s.do(t, shared.Berth, "setup", "podman", "--remove"); !strings.Contains(said, "started again without it: keeper\n") {
 				t.Errorf("it says %s", said)
@@ -378,8 +378,8 @@ func TestSetupPodman(t *testing.T) {
 
 // The guide's page about setup, on a server that has only docker.
 func TestSetupPage(t *testing.T) {
-	wanted(t)
-	s := booted(t, "forky", "v2", "page")
+	skipUnlessWanted(t)
+	s := bootHost(t, "forky", "v2", "page")
 	s.do(t, shared.Berth, "cdi", "remove") // as after the installation
 	s.until(t, "docker", "info")
 	s.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)

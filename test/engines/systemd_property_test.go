@@ -16,20 +16,20 @@ import (
 // not at the start, not when systemd writes its rules again, and not for a container that lifts the
 // rules of its own cgroup. ctr passes any annotation on.
 func TestSystemdProperties(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	t.Parallel() // on hosts of its own
 	for _, on := range []struct {
 		suite, cgroup string
 		runtimes      []string
 	}{{"forky", "v2", []string{"runc", "crun"}}, {"bookworm", "v1", []string{"runc"}}} {
 		t.Run(on.suite+"/"+on.cgroup, func(t *testing.T) {
-			c := &crate{server: server{startWith(t, rack.Options{Cgroup: on.cgroup, Systemd: true}, "-systemd-properties", on.suite)}}
+			c := &ctrHost{server: server{startWith(t, rack.Options{Cgroup: on.cgroup, Systemd: true}, "-systemd-properties", on.suite)}}
 			c.root = filepath.Join(c.dir, "root")
 			rig.Must(t, os.CopyFS(c.root, os.DirFS(image)))
 			rig.Must(t, os.WriteFile(c.root+"/detach", []byte("detach /sys/fs/cgroup\n"), 0o644))
 			c.until(t, "ctr", "version")
 			for _, runtime := range on.runtimes {
-				c.becoming(t, runtime)
+				c.setRuntime(t, runtime)
 				for _, tt := range []struct{ annotation, refused string }{
 					{"org.systemd.property.DevicePolicy='auto'", ""},
 					{"org.systemd.property.DeviceAllow=[('char-*', 'rwm')]", "org.systemd.property.DeviceAllow|invalid string"}, // by the runtime
@@ -47,7 +47,7 @@ func TestSystemdProperties(t *testing.T) {
 
 // annotated starts a container that could lift its device rules, with an annotation. It
 // opens what it has leased until it ends, or is refused in a line of that pattern.
-func (c *crate) annotated(t *testing.T, annotation, gpus, refused string) {
+func (c *ctrHost) annotated(t *testing.T, annotation, gpus, refused string) {
 	t.Helper()
 	id := newID()
 	words := slices.Insert(c.words(id, gpus, "--runc-systemd-cgroup", "--cgroup", "system.slice:test:"+id, "--annotation", annotation), 2,
@@ -68,15 +68,15 @@ func (c *crate) annotated(t *testing.T, annotation, gpus, refused string) {
 	if got.code != 0 {
 		t.Fatalf("exit code %d: %s", got.code, got.err)
 	}
-	defer c.removes(t, id)
+	defer c.removeTask(t, id)
 	for _, words := range [][]string{{"true"}, {"systemctl", "daemon-reload"}, {"systemctl", "set-property", "--runtime", "test-" + id + ".scope", "TasksMax=1000"}} {
 		c.do(t, words...)
-		c.agrees(t, id)
+		c.checkLease(t, id)
 	}
 	if c.cgroup == "v2" { // on version 1 a container can't lift its rules from inside
 		if got := c.do(t, "ctr", "task", "exec", "--exec-id", newID(), id, "/climb", "/detach"); !strings.Contains(got, "detached") {
 			t.Errorf("the container takes off its rules: %s", got)
 		}
-		c.agrees(t, id)
+		c.checkLease(t, id)
 	}
 }

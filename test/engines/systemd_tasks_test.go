@@ -15,7 +15,7 @@ import (
 // whose own was killed. No reload changes what the task can open. The end of a unit ends a
 // task that it runs in the foreground as a signal does.
 func TestSystemdTasks(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	t.Parallel() // on hosts of its own
 	for _, on := range []struct{ suite, cgroup string }{{"forky", "v2"}, {"bookworm", "v1"}} {
 		t.Run(on.suite+"/"+on.cgroup, func(t *testing.T) {
