@@ -63,7 +63,7 @@ func blob(data []byte) string {
 func (s *scene) encode(v any) []byte {
 	s.t.Helper()
 	data, err := json.Marshal(v)
-	s.must(err)
+	s.runCommand(err)
 	return data
 }
 
@@ -72,15 +72,15 @@ func (s *scene) pack(files map[string][]byte) string {
 	s.t.Helper()
 	path := filepath.Join(filepath.Dir(s.bundle), "image.tar")
 	out, err := os.Create(path)
-	s.must(err)
+	s.runCommand(err)
 	defer out.Close()
 	w := tar.NewWriter(out)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		s.must(w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name]))}))
+		s.runCommand(w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name]))}))
 		_, err := w.Write(files[name])
-		s.must(err)
+		s.runCommand(err)
 	}
-	s.must(w.Close())
+	s.runCommand(w.Close())
 	return path
 }
 
@@ -89,14 +89,14 @@ func (s *scene) layer() []byte {
 	s.t.Helper()
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
-	s.must(filepath.WalkDir(s.root, func(path string, e fs.DirEntry, err error) error {
+	s.runCommand(filepath.WalkDir(s.root, func(path string, e fs.DirEntry, err error) error {
 		name := strings.TrimPrefix(strings.TrimPrefix(path, s.root), "/")
 		if err != nil || name == "" {
 			return err
 		}
 		return add(w, path, name, e)
 	}))
-	s.must(w.Close())
+	s.runCommand(w.Close())
 	return out.Bytes()
 }
 

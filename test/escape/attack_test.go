@@ -24,7 +24,7 @@ type attack struct {
 
 // attacks returns all attacks.
 func attacks() []attack {
-	return slices.Concat(loaders(), programs(), links(), reads(), sources(), forgeries(), gated(), deviceRules(), sharedFiles(), hostBinds(), races())
+	return slices.Concat(loaderAttacks(), programAttacks(), linkAttacks(), readAttacks(), sourceAttacks(), forgedRequests(), gatedFeatures(), deviceRuleAttacks(), sharedFileAttacks(), hostBindAttacks(), raceAttacks())
 }
 
 // impossible returns the reason why an attack can't be made through an entry point of a world.
@@ -46,7 +46,7 @@ func (a attack) impossible(w *world, entryPoint string) string {
 
 // TestAttacks checks that every attack works on the naive injector and fails on berth.
 func TestAttacks(t *testing.T) {
-	worlds(t, func(t *testing.T, number int, w *world) {
+	eachWorld(t, func(t *testing.T, number int, w *world) {
 		for i, a := range attacks() {
 			if !*everywhere && i%4 != number {
 				continue
@@ -63,16 +63,16 @@ func TestAttacks(t *testing.T) {
 // TestWithoutAttack is the other control: a harmless container starts, and has exactly what it was
 // given. Without this, attacks would also fail if no container started.
 func TestWithoutAttack(t *testing.T) {
-	worlds(t, func(t *testing.T, _ int, w *world) {
+	eachWorld(t, func(t *testing.T, _ int, w *world) {
 		for _, entryPoint := range []string{"naive", "wrapper", "hook"} {
 			t.Run(entryPoint, func(t *testing.T) {
 				s := newScene(t, w, entryPoint)
-				s.do("open /dev/nvidia0")
+				s.addCommand("open /dev/nvidia0")
 				s.play()
 				if s.said.Code != 0 || s.answers["open /dev/nvidia0"] != "ENXIO" {
 					t.Errorf("it doesn't get its device: %s", s)
 				}
-				if gained := s.anything(); gained != "" && entryPoint != "naive" {
+				if gained := s.checkAll(); gained != "" && entryPoint != "naive" {
 					t.Error(gained)
 				}
 			})
@@ -81,16 +81,16 @@ func TestWithoutAttack(t *testing.T) {
 }
 
 func (a attack) run(t *testing.T, w *world, entryPoint string) {
-	note(tally.tried, a.name)
+	noteResult(tally.tried, a.name)
 	if why := a.impossible(w, entryPoint); why != "" {
-		note(tally.without, fmt.Sprintf("%s: not %s", a.name, why))
+		noteResult(tally.without, fmt.Sprintf("%s: not %s", a.name, why))
 		return
 	}
 	s := newScene(t, w, entryPoint)
 	a.build(s)
 	if w.engine != nil {
 		if _, why := s.options(); why != "" {
-			note(tally.without, fmt.Sprintf("%s: not %s by %s: %s", a.name, entryPoint, w.engine.name, why))
+			noteResult(tally.without, fmt.Sprintf("%s: not %s by %s: %s", a.name, entryPoint, w.engine.name, why))
 			return
 		}
 	}
@@ -98,47 +98,47 @@ func (a attack) run(t *testing.T, w *world, entryPoint string) {
 	gained := a.gained(s)
 	if entryPoint == "naive" {
 		if gained == "" {
-			note(tally.failed, a.name)
+			noteResult(tally.failed, a.name)
 			t.Errorf("%s: it doesn't work on the naive injector: %s", a.class, s)
 		}
 		return
 	}
 	if gained == "" {
-		gained = s.anything()
+		gained = s.checkAll()
 	}
 	if gained != "" {
-		note(tally.worked, a.name)
+		noteResult(tally.worked, a.name)
 		t.Errorf("%s: %s: %s", a.class, gained, s)
 		return
 	}
 	t.Log(s)
 }
 
-// note records a result of an attack.
-func note(set map[string]bool, name string) {
+// noteResult records a result of an attack.
+func noteResult(set map[string]bool, name string) {
 	tally.Lock()
 	defer tally.Unlock()
 	set[name] = true
 }
 
-// changed returns a gain if a file of the host was changed.
-func changed(s *scene) string {
+// fileWasChanged returns a gain if a file of the host was changed.
+func fileWasChanged(s *scene) string {
 	if d := diff(s.before, list(s.t, s.outside)); d != "" {
 		return "a file of the host was changed: " + d
 	}
 	return ""
 }
 
-// ran returns a gain if a program of the image ran on the host.
-func ran(s *scene) string {
+// programRan returns a gain if a program of the image ran on the host.
+func programRan(s *scene) string {
 	if _, err := os.Stat(s.mark); err == nil {
 		return "something of the image was run outside of it"
 	}
 	return ""
 }
 
-// told returns a gain if a file of the host was read inside.
-func told(s *scene) string {
+// fileWasRead returns a gain if a file of the host was read inside.
+func fileWasRead(s *scene) string {
 	for command, answer := range s.answers {
 		if strings.Contains(answer, s.secret) {
 			return command + " shows a file of the host"
@@ -147,9 +147,9 @@ func told(s *scene) string {
 	return ""
 }
 
-// opened returns a gain if a device of another container was opened. A device without a driver
+// deviceWasOpened returns a gain if a device of another container was opened. A device without a driver
 // answers ENXIO where the rules allow the open; rdma_cm answers ENODEV.
-func opened(s *scene) string {
+func deviceWasOpened(s *scene) string {
 	for command, answer := range s.answers {
 		if s.foreign[command] && (answer == "ok" || answer == "ENXIO" || answer == "ENODEV") {
 			return command + ": " + answer
@@ -158,8 +158,8 @@ func opened(s *scene) string {
 	return ""
 }
 
-// stuck returns a gain if the start hung, crashed, or exhausted the memory.
-func stuck(s *scene) string {
+// startHung returns a gain if the start hung, crashed, or exhausted the memory.
+func startHung(s *scene) string {
 	const lots = 512 << 10 // KiB
 	says := func(text string) bool { return strings.Contains(s.said.Err, text) }
 	switch {
@@ -173,9 +173,9 @@ func stuck(s *scene) string {
 	return ""
 }
 
-// anything checks for every gain, whatever the attack aims at.
-func (s *scene) anything() string {
-	for _, look := range []func(*scene) string{changed, ran, told, opened, stuck} {
+// checkAll checks for every gain, whatever the attack aims at.
+func (s *scene) checkAll() string {
+	for _, look := range []func(*scene) string{fileWasChanged, programRan, fileWasRead, deviceWasOpened, startHung} {
 		if gained := look(s); gained != "" {
 			return gained
 		}

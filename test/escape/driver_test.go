@@ -15,14 +15,14 @@ const withoutDrivers = "Character devices:\n  1 mem\n  5 /dev/tty\n 10 misc\n136
 // A container that was created before the driver was loaded opens no accelerator afterwards. The
 // reserved majors are closed from the beginning.
 func TestContainersOlderThanTheDriver(t *testing.T) {
-	worlds(t, func(t *testing.T, _ int, w *world) {
+	eachWorld(t, func(t *testing.T, _ int, w *world) {
 		s := newScene(t, w, "wrapper")
-		unasked(func(s *scene) {
+		withoutRequest(func(s *scene) {
 			s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
 		})(s)
 		s.between = s.withoutDrivers()
 		s.play()
-		if gained := opened(s); gained != "" || s.said.Code != 0 {
+		if gained := deviceWasOpened(s); gained != "" || s.said.Code != 0 {
 			t.Errorf("%s: %s", gained, s)
 		}
 	})
@@ -63,10 +63,10 @@ func TestRunningContainersAreClosed(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			worlds(t, func(t *testing.T, _ int, w *world) {
+			eachWorld(t, func(t *testing.T, _ int, w *world) {
 				s := newScene(t, w, tt.entryPoint)
 				s.usualRoot = true
-				unasked(tt.build)(s)
+				withoutRequest(tt.build)(s)
 				loaded := s.withoutDrivers()
 				s.between = func() {
 					loaded()
@@ -79,7 +79,7 @@ func TestRunningContainersAreClosed(t *testing.T) {
 					}
 				}
 				s.play()
-				if gained := opened(s); gained != "" || s.said.Code != 0 {
+				if gained := deviceWasOpened(s); gained != "" || s.said.Code != 0 {
 					t.Errorf("%s: %s", gained, s)
 				}
 			})
@@ -100,14 +100,14 @@ func TestResetRulesAreClosedAgain(t *testing.T) {
 		{"without berth", "plain", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			worlds(t, func(t *testing.T, _ int, w *world) {
+			eachWorld(t, func(t *testing.T, _ int, w *world) {
 				if w.cgroup != "v1" {
 					return // systemd keeps denials on version 2
 				}
 				s := newScene(t, w, tt.entryPoint)
 				s.usualRoot, s.request = true, tt.request
 				s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
-				s.do("open /dev/nvidia0")
+				s.addCommand("open /dev/nvidia0")
 				s.between = func() {
 					// Rules that berth has set need no change.
 					if said := s.discover(); tt.entryPoint == "wrapper" && strings.Contains(said, s.id) {
@@ -118,7 +118,7 @@ func TestResetRulesAreClosedAgain(t *testing.T) {
 				}
 				s.play()
 				want := map[bool]string{true: "ENXIO", false: "ENOENT"}[tt.request != ""]
-				if gained := opened(s); gained != "" || s.answers["open /dev/nvidia0"] != want {
+				if gained := deviceWasOpened(s); gained != "" || s.answers["open /dev/nvidia0"] != want {
 					t.Errorf("%s: %s", gained, s)
 				}
 			})
@@ -128,7 +128,7 @@ func TestResetRulesAreClosedAgain(t *testing.T) {
 
 // A single device that another tool has allowed stays open, beside a major that is closed.
 func TestSingleDevicesStay(t *testing.T) {
-	worlds(t, func(t *testing.T, _ int, w *world) {
+	eachWorld(t, func(t *testing.T, _ int, w *world) {
 		s := newScene(t, w, "plain")
 		s.usualRoot, s.request = true, ""
 		gpu, zero, drm := int64(195), int64(0), int64(226)
@@ -140,7 +140,7 @@ func TestSingleDevicesStay(t *testing.T) {
 		s.spec.Linux.Devices = append(s.spec.Linux.Devices,
 			specs.LinuxDevice{Path: "/dev/nvidia0", Type: "c", Major: gpu, Minor: zero},
 			specs.LinuxDevice{Path: "/dev/dri/card300", Type: "c", Major: drm, Minor: 300})
-		s.do("open /dev/nvidia0", "open /dev/dri/card300")
+		s.addCommand("open /dev/nvidia0", "open /dev/dri/card300")
 		s.between = func() { s.discover() }
 		s.play()
 		if s.answers["open /dev/nvidia0"] != "ENXIO" || s.answers["open /dev/dri/card300"] != "EPERM" {

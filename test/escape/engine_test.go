@@ -35,17 +35,17 @@ type engine struct {
 	run func(w *world, program, id string, options []string, image string) []string
 }
 
-// theatre is a world with an engine and its share of the attacks.
-type theatre struct {
+// engineWorld is a world with an engine and its share of the attacks.
+type engineWorld struct {
 	suite, cgroup, runtime string
 	engine                 engine
 	only                   string // what the names of attacks begin with that it has if each is made once
 }
 
-// theatres returns the engines, each with both versions of cgroups and, where supported here, with
+// engineWorlds returns the engines, each with both versions of cgroups and, where supported here, with
 // both runtimes.
-func theatres() []theatre {
-	return []theatre{
+func engineWorlds() []engineWorld {
+	return []engineWorld{
 		{"forky", "v1", "runc", dockerEngine(), ""},
 		{"forky", "v1", "runc", podmanEngine(), ""},
 		{"forky", "v1", "crun", containerdEngine(), ""},
@@ -64,11 +64,11 @@ func TestEngines(t *testing.T) {
 	if os.Getenv(enginesAsked) != "1" {
 		t.Skip("needs engines: make test-engines")
 	}
-	for number, th := range theatres() {
+	for number, th := range engineWorlds() {
 		t.Run(strings.Join([]string{th.suite, th.cgroup, th.engine.name, th.runtime}, "/"), func(t *testing.T) {
 			w := th.open(t)
 			for i, a := range attacks() {
-				if !*everywhere && !th.has(number, i, a) {
+				if !*everywhere && !th.makesAttack(number, i, a) {
 					continue
 				}
 				t.Run(a.name, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// has reports whether the theatre with this number makes the attack, if it doesn't make all.
-func (th theatre) has(number, i int, a attack) bool {
+// makesAttack reports whether the theatre with this number makes the attack, if it doesn't make all.
+func (th engineWorld) makesAttack(number, i int, a attack) bool {
 	if th.only != "" {
 		return strings.HasPrefix(a.name, th.only)
 	}
@@ -91,20 +91,20 @@ func (th theatre) has(number, i int, a attack) bool {
 	return (i+i/turns)%turns == number
 }
 
-// standing are the started hosts by suite and version of cgroups.
-type standing map[string]*rack.Host
+// startedHosts are the started hosts by suite and version of cgroups.
+type startedHosts map[string]*rack.Host
 
-var hosts = standing{}
+var hosts = startedHosts{}
 
 // open starts the host, unless it is running, and the engine.
-func (th theatre) open(t *testing.T) *world {
+func (th engineWorld) open(t *testing.T) *world {
 	t.Helper()
 	key := th.suite + "-" + th.cgroup
 	h := hosts[key]
 	dir := filepath.Join(shared.Dir, key)
 	if h == nil {
 		rig.Must(t, os.MkdirAll(dir, 0o755))
-		h = hosts.stand(t, key, th)
+		h = hosts.startHost(t, key, th)
 	}
 	w := &world{Node: shared.Join(h), runtime: th.runtime, cgroup: th.cgroup, engine: &th.engine, share: dir}
 	w.devices = accelerators(t, w.Node)
@@ -112,7 +112,7 @@ func (th theatre) open(t *testing.T) *world {
 	return w
 }
 
-func (all standing) stand(t *testing.T, key string, th theatre) *rack.Host {
+func (all startedHosts) startHost(t *testing.T, key string, th engineWorld) *rack.Host {
 	t.Helper()
 	tree, err := rack.Tree(th.suite)
 	rig.Must(t, err)
@@ -141,7 +141,7 @@ func (all standing) stand(t *testing.T, key string, th theatre) *rack.Host {
 }
 
 // end stops the hosts.
-func (all standing) end() (code int) {
+func (all startedHosts) end() (code int) {
 	for _, h := range all {
 		if err := h.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "escape:", err)

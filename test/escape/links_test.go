@@ -52,40 +52,40 @@ func places() []place {
 	}
 }
 
-// links are attacks by symbolic links: absolute ones, and relative ones with "..", with the same
+// linkAttacks are attacks by symbolic links: absolute ones, and relative ones with "..", with the same
 // directory in the image, so that an injector that stays inside finds something there.
-func links() []attack {
+func linkAttacks() []attack {
 	var all []attack
 	for _, p := range places() {
 		all = append(all,
-			attack{name: "link/" + p.name + "/absolute", class: linked, gained: lost, not: p.notByEngines("absolute"), build: func(s *scene) {
+			attack{name: "link/" + p.name + "/absolute", class: linked, gained: hostFileWasLost, not: p.impossibleEngines("absolute"), build: func(s *scene) {
 				p.prepare(s)
 				s.link(p.name, filepath.Join(s.outside, p.file))
-				p.alone(s)
+				p.withoutRuntime(s)
 			}},
-			attack{name: "link/" + p.name + "/climbing", class: linked, gained: lost, not: p.notByEngines("climbing"), build: func(s *scene) {
+			attack{name: "link/" + p.name + "/climbing", class: linked, gained: hostFileWasLost, not: p.impossibleEngines("climbing"), build: func(s *scene) {
 				p.prepare(s)
-				s.twin(p.file)
+				s.makeHostDirectory(p.file)
 				s.link(p.name, strings.Repeat("../", 40)+filepath.Join(s.outside, p.file))
-				p.alone(s)
+				p.withoutRuntime(s)
 			}},
 		)
 	}
 	return append(all, attack{
-		name: "link/SONAME", class: "CVE-2024-0134: a library's name for itself was made part of a path", gained: changed,
+		name: "link/SONAME", class: "CVE-2024-0134: a library's name for itself was made part of a path", gained: fileWasChanged,
 		build: func(s *scene) {
 			s.clear("usr/local/cuda/compat")
-			s.must(os.Mkdir(s.in("usr/local/cuda/compat"), 0o755))
-			s.must(os.Mkdir(s.in("usr/local/nvidia"), 0o755))
-			s.must(os.Mkdir(s.in("usr/local/nvidia/lib64"), 0o755))
+			s.runCommand(os.Mkdir(s.in("usr/local/cuda/compat"), 0o755))
+			s.runCommand(os.Mkdir(s.in("usr/local/nvidia"), 0o755))
+			s.runCommand(os.Mkdir(s.in("usr/local/nvidia/lib64"), 0o755))
 			climbing := strings.Repeat("../", 40) + filepath.Join(s.outside, "etc/linked")
 			s.library("usr/local/cuda/compat/libcuda.so.999.1", climbing)
 		},
 	})
 }
 
-// lost returns a gain if a file of the host was changed, now or in an earlier round.
-func lost(s *scene) string { return s.won + changed(s) }
+// hostFileWasLost returns a gain if a file of the host was changed, now or in an earlier round.
+func hostFileWasLost(s *scene) string { return s.won + fileWasChanged(s) }
 
 // prepare makes the injector use the image's own directories, and bring the place's files.
 func (p place) prepare(s *scene) {
@@ -111,26 +111,26 @@ func (p place) prepare(s *scene) {
 	s.spec.Mounts = kept
 }
 
-// alone runs only the injector where an old runtime would itself fall for the attack. Engines
-// always start their runtime: see notByEngines.
-func (p place) alone(s *scene) {
+// withoutRuntime runs only the injector where an old runtime would itself fall for the attack. Engines
+// always start their runtime: see impossibleEngines.
+func (p place) withoutRuntime(s *scene) {
 	if !p.mounted || s.w.engine != nil {
 		return
 	}
 	s.play = func() {
-		s.ask()
+		s.putRequest()
 		s.store()
 		if s.entryPoint == "naive" {
 			s.naively = []string{"--only-prepare"}
-			s.once()
+			s.runOnce()
 			return
 		}
 		s.prepared(1)
 	}
 }
 
-// notByEngines returns the engines under which the place can't be a link.
-func (p place) notByEngines(kind string) map[string]string {
+// impossibleEngines returns the engines under which the place can't be a link.
+func (p place) impossibleEngines(kind string) map[string]string {
 	switch {
 	case p.name == "etc" && kind == "absolute":
 		return map[string]string{"docker": ownDirectory, "podman": "it refuses an image whose /etc leads nowhere"}
@@ -144,12 +144,12 @@ func (p place) notByEngines(kind string) map[string]string {
 
 const ownDirectory = "it makes a directory of its own of a link there"
 
-// twin makes the host's directory of the file in the image, at the same path.
-func (s *scene) twin(file string) {
+// makeHostDirectory makes the host's directory of the file in the image, at the same path.
+func (s *scene) makeHostDirectory(file string) {
 	path := s.in(filepath.Join(s.outside, file))
 	if filepath.Ext(file) == "" && filepath.Base(file) != "new" && filepath.Base(file) != "keep" {
-		s.must(os.MkdirAll(path, 0o755))
+		s.runCommand(os.MkdirAll(path, 0o755))
 		return
 	}
-	s.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	s.runCommand(os.MkdirAll(filepath.Dir(path), 0o755))
 }

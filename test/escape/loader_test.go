@@ -1,14 +1,14 @@
 package escape
 
-// loaders are attacks by the environment of the image, which a hook inherits: libraries to preload
+// loaderAttacks are attacks by the environment of the image, which a hook inherits: libraries to preload
 // or audit, search paths, and the working directory.
-func loaders() []attack {
+func loaderAttacks() []attack {
 	const preload = "CVE-2025-23266: a hook ran with the image's environment in the image's root"
 	variable := func(name, value, file string) attack {
 		return attack{
-			name: "loader/" + name, class: preload, gained: ran,
+			name: "loader/" + name, class: preload, gained: programRan,
 			build: func(s *scene) {
-				s.drop(file)
+				s.addMarkedLibrary(file)
 				s.env(name + "=" + value)
 			},
 		}
@@ -18,30 +18,30 @@ func loaders() []attack {
 		variable("LD_AUDIT", "/proc/self/cwd/evil.so", "evil.so"),
 		variable("LD_LIBRARY_PATH", "/proc/self/cwd/lib", "lib/libhelper.so.1"),
 		{
-			name: "loader/PATH", class: preload, gained: ran,
+			name: "loader/PATH", class: preload, gained: programRan,
 			build: func(s *scene) {
-				s.script("bin/naive-helper")
-				s.script("bin/ldconfig")
-				s.script("bin/nvidia-smi")
+				s.addMarkedProgram("bin/naive-helper")
+				s.addMarkedProgram("bin/ldconfig")
+				s.addMarkedProgram("bin/nvidia-smi")
 				s.env("PATH=/proc/self/cwd/bin:/bin")
 			},
 		},
 		{
-			name: "loader/cwd", class: "CVE-2025-23266: a hook's working directory is the image's root", gained: ran,
-			build: func(s *scene) { s.drop("plugin.so") },
+			name: "loader/cwd", class: "CVE-2025-23266: a hook's working directory is the image's root", gained: programRan,
+			build: func(s *scene) { s.addMarkedLibrary("plugin.so") },
 		},
 	}
 }
 
-// programs are attacks by programs of the image that an injector runs, or that have the names of
+// programAttacks are attacks by programs of the image that an injector runs, or that have the names of
 // such programs.
-func programs() []attack {
+func programAttacks() []attack {
 	return []attack{{
 		name: "program/ldconfig", class: "CVE-2024-0136, CVE-2024-0137: a program was run against the image's root",
-		gained: ran,
+		gained: programRan,
 		build: func(s *scene) {
 			for _, file := range []string{"sbin/ldconfig", "sbin/ldconfig.real", "usr/sbin/ldconfig", "usr/bin/nvidia-smi", "usr/bin/nvidia-modprobe"} {
-				s.script(file)
+				s.addMarkedProgram(file)
 			}
 		},
 	}}

@@ -122,9 +122,9 @@ func start(t *testing.T, cgroup string) *rig.Node {
 	})
 }
 
-// worlds runs a test in all four worlds. Worlds of one node share its devices, so they run one
+// eachWorld runs a test in all four worlds. Worlds of one node share its devices, so they run one
 // after another.
-func worlds(t *testing.T, f func(t *testing.T, number int, w *world)) {
+func eachWorld(t *testing.T, f func(t *testing.T, number int, w *world)) {
 	for i, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {
 			t.Parallel()

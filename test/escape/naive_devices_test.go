@@ -47,7 +47,7 @@ func (n *naive) devices() {
 	// Every container gets the control nodes, and with them the whole major.
 	major := int64(195)
 	n.allow(specs.LinuxDeviceCgroup{Type: "c", Major: &major})
-	n.bring("/dev/nvidiactl")
+	n.addNodes("/dev/nvidiactl")
 	n.gpus()
 	if n.variable("NVIDIA_DRIVER_CAPABILITIES") == "utility" {
 		n.files()
@@ -61,7 +61,7 @@ func (n *naive) devices() {
 		"NVIDIA_DRIVER_CAPABILITIES": "/dev/dri/renderD*",
 	} {
 		if v := n.variable(variable); v != "" && v != "disabled" {
-			n.bring(pattern)
+			n.addNodes(pattern)
 		}
 	}
 	for word, pattern := range map[string]string{
@@ -69,7 +69,7 @@ func (n *naive) devices() {
 		"+imex": "/dev/nvidia-caps-imex-channels/*", "vendor.example/": "/dev/infiniband/*",
 	} {
 		if strings.Contains(n.ask, word) || strings.Contains(n.spec.Annotations["cdi.k8s.io/devices"], word) {
-			n.bring(pattern)
+			n.addNodes(pattern)
 		}
 	}
 	if n.variable("NVIDIA_FABRICMANAGER") != "" || strings.Contains(n.ask, "+fabricmanager") {
@@ -85,12 +85,12 @@ func (n *naive) bind(path string) {
 func (n *naive) gpus() {
 	ask := strings.TrimPrefix(n.ask, "device=")
 	if strings.HasPrefix(ask, "all") {
-		n.bring("/dev/nvidia[0-9]*")
+		n.addNodes("/dev/nvidia[0-9]*")
 		return
 	}
 	for _, word := range strings.Split(ask, ",") {
 		if len(word) == 1 {
-			n.bring("/dev/nvidia" + word)
+			n.addNodes("/dev/nvidia" + word)
 		}
 	}
 }
@@ -100,8 +100,8 @@ func (n *naive) allow(r specs.LinuxDeviceCgroup) {
 	n.spec.Linux.Resources.Devices = append(n.spec.Linux.Resources.Devices, r)
 }
 
-// bring adds the host's nodes that match a pattern.
-func (n *naive) bring(pattern string) {
+// addNodes adds the host's nodes that match a pattern.
+func (n *naive) addNodes(pattern string) {
 	files, err := filepath.Glob(pattern)
 	if err != nil {
 		return

@@ -16,12 +16,12 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// once creates the container, and lets its program run its commands.
-func (s *scene) once() {
+// runOnce creates the container, and lets its program run its commands.
+func (s *scene) runOnce() {
 	s.t.Helper()
 	defer s.end()
 	if s.w.engine != nil {
-		s.through()
+		s.createByEngine()
 	} else if s.between == nil {
 		s.said = s.start("run")
 	} else if s.said = s.start("create"); s.said.Code == 0 {
@@ -46,7 +46,7 @@ func (s *scene) once() {
 func (s *scene) lines() []string {
 	s.t.Helper()
 	out, err := os.ReadFile(s.output())
-	s.must(err)
+	s.runCommand(err)
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
 
@@ -54,13 +54,13 @@ func (s *scene) lines() []string {
 func (s *scene) store() {
 	s.t.Helper()
 	data, err := json.MarshalIndent(s.spec, "", "\t")
-	s.must(err)
+	s.runCommand(err)
 	s.write(filepath.Join(s.bundle, "config.json"), string(data))
 }
 
-// ask puts the user's request where this entry point reads it. An engine's user has options for
+// putRequest puts the user's request where this entry point reads it. An engine's user has options for
 // that.
-func (s *scene) ask() {
+func (s *scene) putRequest() {
 	if s.w.engine != nil {
 		return
 	}
@@ -112,9 +112,9 @@ func (s *scene) naive() []string {
 	return append(append(words, s.naively...), "--")
 }
 
-// patience is the time limit in seconds, for starts that must never hang, and for those that are
+// timeLimit is the time limit in seconds, for starts that must never hang, and for those that are
 // expected to.
-func (s *scene) patience() string {
+func (s *scene) timeLimit() string {
 	if s.entryPoint == "naive" && s.hangs {
 		return "3"
 	}
@@ -124,7 +124,7 @@ func (s *scene) patience() string {
 // start makes the container.
 func (s *scene) start(verb string) rig.Said {
 	s.t.Helper()
-	args := append([]string{"--kill-after=5", s.patience()}, append(s.program(), verb, "--bundle", s.bundle, s.id)...)
+	args := append([]string{"--kill-after=5", s.timeLimit()}, append(s.program(), verb, "--bundle", s.bundle, s.id)...)
 	cmd := s.w.Command("timeout", args...)
 	cmd.Env = append(os.Environ(), "BERTH_CONFIG="+s.config())
 	return s.attempt(cmd)
@@ -135,14 +135,14 @@ func (s *scene) attempt(cmd *exec.Cmd) rig.Said {
 	s.t.Helper()
 	in := strings.NewReader(strings.Join(append(slices.Clone(s.commands), "end"), "\n") + "\n")
 	input, err := os.CreateTemp(s.t.TempDir(), "commands")
-	s.must(err)
+	s.runCommand(err)
 	defer input.Close()
 	_, err = in.WriteTo(input)
-	s.must(err)
+	s.runCommand(err)
 	_, err = input.Seek(0, 0)
-	s.must(err)
+	s.runCommand(err)
 	output, err := os.Create(s.output())
-	s.must(err)
+	s.runCommand(err)
 	defer output.Close()
 	cmd.Stdin, cmd.Stdout = input, output
 	said := s.w.Run(s.t, cmd)

@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// races are attacks by a process that writes to the image while its container is created, for
+// raceAttacks are attacks by a process that writes to the image while its container is created, for
 // instance another container with the same volume: at each path that an injector touches, the file
 // and a link to the host are exchanged repeatedly. A check before the use of a path doesn't help.
-func races() []attack {
+func raceAttacks() []attack {
 	var all []attack
 	for _, p := range places() {
 		if p.file == "etc/new" {
 			continue // there is nothing to exchange
 		}
 		all = append(all, race(p, "a path is used again after it was checked: CVE-2024-0133, CVE-2025-23267", func(s *scene) {
-			s.twin(p.file)
+			s.makeHostDirectory(p.file)
 			if filepath.Ext(p.name) == "" {
-				s.must(os.MkdirAll(s.in(p.name), 0o755))
+				s.runCommand(os.MkdirAll(s.in(p.name), 0o755))
 			} else if _, err := os.Lstat(s.in(p.name)); err != nil {
 				s.write(s.in(p.name), "")
 			}
@@ -36,7 +36,7 @@ func races() []attack {
 		for _, name := range []string{
 			"usr/local/nvidia/lib64/libcuda.so.1", "usr/local/berth/nvidia/lib64/libcuda.so.1", "usr/local/cuda/compat/libcuda.so.999.1", "etc/ld.so.cache",
 		} {
-			s.do("cat /" + name)
+			s.addCommand("cat /" + name)
 		}
 	}
 	return append(all,
@@ -56,23 +56,23 @@ func race(p place, class string, build func(s *scene)) attack {
 			if p.mounted { // so that the injector loses the race, and not the runtime
 				s.naively = append(s.naively, "--only-prepare")
 			}
-			s.play = func() { s.compete(p) }
+			s.play = func() { s.runRace(p) }
 		},
-		gained: won,
+		gained: gainOfRepeats,
 	}
 }
 
-// compete creates containers while the file is exchanged, until something is gained, or for all
+// runRace creates containers while the file is exchanged, until something is gained, or for all
 // rounds.
-func (s *scene) compete(p place) {
+func (s *scene) runRace(p place) {
 	s.t.Helper()
-	s.ask()
+	s.putRequest()
 	s.store()
 	spec, err := os.ReadFile(filepath.Join(s.bundle, "config.json"))
-	s.must(err)
+	s.runCommand(err)
 	f, err := flip(s.in(p.name), filepath.Join(s.outside, p.file))
-	s.must(err)
-	defer func() { s.must(f.end()) }()
+	s.runCommand(err)
+	defer func() { s.runCommand(f.end()) }()
 	starts, alone := max(1, *rounds/1000), *rounds
 	if *everywhere {
 		alone /= 4 // the four worlds share them
@@ -91,11 +91,11 @@ func (s *scene) compete(p place) {
 			return
 		}
 		s.write(filepath.Join(s.bundle, "config.json"), string(spec))
-		s.once()
+		s.runOnce()
 		if s.entryPoint == "naive" {
-			s.won = changed(s) + told(s)
+			s.won = fileWasChanged(s) + fileWasRead(s)
 		} else {
-			s.won = s.anything()
+			s.won = s.checkAll()
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (s *scene) runtimeLoses() bool {
 	}
 	old := major < 1 || major == 1 && (minor < 1 || minor == 1 && patch < 14)
 	if old {
-		note(tally.without, "race/*: no whole starts with wrapper and runc: runc before 1.1.14 loses the race itself (CVE-2024-45310)")
+		noteResult(tally.without, "race/*: no whole starts with wrapper and runc: runc before 1.1.14 loses the race itself (CVE-2024-45310)")
 	}
 	return old
 }
@@ -123,7 +123,7 @@ func (s *scene) runtimeLoses() bool {
 func (s *scene) prepared(rounds int) {
 	s.t.Helper()
 	self, err := os.Executable()
-	s.must(err)
+	s.runCommand(err)
 	cmd := s.w.Command(self, racerWord, s.entryPoint, s.config(), s.bundle, s.outside, s.secret, fmt.Sprint(rounds))
 	if said := s.w.Run(s.t, cmd); said.Code != 0 {
 		s.won = "while it was prepared: " + said.Err

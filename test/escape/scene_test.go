@@ -70,13 +70,13 @@ func newScene(t *testing.T, w *world, entryPoint string) *scene {
 	s.image()
 	s.spec = s.engine()
 	s.play = func() {
-		s.ask()
+		s.putRequest()
 		s.store()
-		s.once()
+		s.runOnce()
 	}
 	for path, d := range w.devices {
 		if !d.own {
-			s.try(path, d)
+			s.addOpenAttempts(path, d)
 		}
 	}
 	return s
@@ -94,22 +94,22 @@ func (s *scene) host() {
 // write, and with nodes of all accelerators, as a hostile image brings them along.
 func (s *scene) image() {
 	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "nodes", "cgroup", "bin", "sbin", "lib64", "usr/bin", "usr/local", "etc/ld.so.conf.d"} {
-		s.must(os.MkdirAll(s.in(dir), 0o755))
+		s.runCommand(os.MkdirAll(s.in(dir), 0o755))
 	}
 	for _, file := range []string{"/lib64/ld-linux-x86-64.so.2", "/etc/ld.so.cache"} {
 		data, err := os.ReadFile(file)
-		s.must(err)
-		s.must(os.WriteFile(s.in(file), data, 0o755))
+		s.runCommand(err)
+		s.runCommand(os.WriteFile(s.in(file), data, 0o755))
 	}
-	s.must(os.Link(shared.probe, s.in("probe")))
+	s.runCommand(os.Link(shared.probe, s.in("probe")))
 	for _, d := range s.w.devices {
 		s.node(s.in(d.image()), d)
 	}
 }
 
 func (s *scene) node(path string, d device) {
-	s.must(unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor))))
-	s.must(unix.Chmod(path, 0o666))
+	s.runCommand(unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor))))
+	s.runCommand(unix.Chmod(path, 0o666))
 }
 
 // engine returns the spec that an engine writes for a container with its default settings.
@@ -141,37 +141,37 @@ func (s *scene) engine() *specs.Spec {
 // in returns the path on the host of a path of the image.
 func (s *scene) in(name string) string { return filepath.Join(s.root, name) }
 
-func (s *scene) must(err error) { s.t.Helper(); rig.Must(s.t, err) }
+func (s *scene) runCommand(err error) { s.t.Helper(); rig.Must(s.t, err) }
 
 // write makes a file and the directories to it.
 func (s *scene) write(path, content string) {
 	s.t.Helper()
-	s.must(os.MkdirAll(filepath.Dir(path), 0o755))
-	s.must(os.WriteFile(path, []byte(content), 0o644))
+	s.runCommand(os.MkdirAll(filepath.Dir(path), 0o755))
+	s.runCommand(os.WriteFile(path, []byte(content), 0o644))
 }
 
 // clear removes the image's file of this name, and makes the directories above it.
 func (s *scene) clear(name string) {
 	s.t.Helper()
-	s.must(os.RemoveAll(s.in(name)))
-	s.must(os.MkdirAll(filepath.Dir(s.in(name)), 0o755))
+	s.runCommand(os.RemoveAll(s.in(name)))
+	s.runCommand(os.MkdirAll(filepath.Dir(s.in(name)), 0o755))
 }
 
 // link puts a symbolic link into the image.
 func (s *scene) link(name, target string) {
 	s.t.Helper()
 	s.clear(name)
-	s.must(os.Symlink(target, s.in(name)))
+	s.runCommand(os.Symlink(target, s.in(name)))
 }
 
 // env adds a variable to the image's environment.
 func (s *scene) env(vars ...string) { s.spec.Process.Env = append(s.spec.Process.Env, vars...) }
 
-// drop puts a library into the image that leaves a mark when it is loaded.
-func (s *scene) drop(name string) {
+// addMarkedLibrary puts a library into the image that leaves a mark when it is loaded.
+func (s *scene) addMarkedLibrary(name string) {
 	s.t.Helper()
 	data, err := os.ReadFile(shared.evil)
-	s.must(err)
+	s.runCommand(err)
 	start := bytes.Index(data, []byte("@MARK@"))
 	end := start + bytes.IndexByte(data[start:], 0)
 	if start < 0 || len(s.mark) > end-start {
@@ -179,28 +179,28 @@ func (s *scene) drop(name string) {
 	}
 	copy(data[start:end], append([]byte(s.mark), make([]byte, end-start-len(s.mark))...))
 	s.clear(name)
-	s.must(os.WriteFile(s.in(name), data, 0o755))
+	s.runCommand(os.WriteFile(s.in(name), data, 0o755))
 }
 
-// script puts a program into the image that leaves a mark when it is run.
-func (s *scene) script(name string) {
+// addMarkedProgram puts a program into the image that leaves a mark when it is run.
+func (s *scene) addMarkedProgram(name string) {
 	s.t.Helper()
 	s.clear(name)
-	s.must(os.WriteFile(s.in(name), []byte("#!/bin/sh\n: >"+s.mark+"\n"), 0o755))
+	s.runCommand(os.WriteFile(s.in(name), []byte("#!/bin/sh\n: >"+s.mark+"\n"), 0o755))
 }
 
-// try makes the program inside open the host's node and the image's.
-func (s *scene) try(path string, d device) {
+// addOpenAttempts makes the program inside open the host's node and the image's.
+func (s *scene) addOpenAttempts(path string, d device) {
 	for _, command := range []string{"open " + path, "open " + d.image()} {
-		s.do(command)
+		s.addCommand(command)
 		s.foreign[command] = true
 	}
 }
 
-func (s *scene) do(commands ...string) { s.commands = append(s.commands, commands...) }
+func (s *scene) addCommand(commands ...string) { s.commands = append(s.commands, commands...) }
 
-// only replaces the program's commands by these.
-func (s *scene) only(commands ...string) { s.commands = commands }
+// setCommands replaces the program's commands by these.
+func (s *scene) setCommands(commands ...string) { s.commands = commands }
 
 // String describes an attempt that had an unexpected result.
 func (s *scene) String() string {

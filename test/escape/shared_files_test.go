@@ -7,22 +7,22 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// sharedFiles are attacks on the files that all containers share: a lease on one of them (fcntl(2),
+// sharedFileAttacks are attacks on the files that all containers share: a lease on one of them (fcntl(2),
 // F_SETLEASE) delays every other container that opens the file.
-func sharedFiles() []attack {
+func sharedFileAttacks() []attack {
 	const class = "a tenant's lease on a file of the driver freezes CUDA for all"
 	return []attack{
-		{name: "files/lease", class: class, gained: leased, build: func(s *scene) {
+		{name: "files/lease", class: class, gained: leaseWasTaken, build: func(s *scene) {
 			s.askForFiles()
-			s.do("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1", "lease /usr/local/nvidia/bin/nvidia-smi")
+			s.addCommand("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1", "lease /usr/local/nvidia/bin/nvidia-smi")
 		}},
-		{name: "files/lease after umount", class: class, gained: leased, build: func(s *scene) {
+		{name: "files/lease after umount", class: class, gained: leaseWasTaken, build: func(s *scene) {
 			s.askForFiles()
 			s.umountSharedFiles()
-			s.do("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1")
+			s.addCommand("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1")
 		}},
 		{
-			name: "files/lease by capability", class: class, gained: leased,
+			name: "files/lease by capability", class: class, gained: leaseWasTaken,
 			not: map[string]string{"hook": "it works: capabilities are the runtime's, and no hook changes them (docs/security.md)"},
 			build: func(s *scene) {
 				s.askForFiles()
@@ -31,7 +31,7 @@ func sharedFiles() []attack {
 				} {
 					*set = append(append([]string{}, *set...), "CAP_LEASE")
 				}
-				s.do("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1")
+				s.addCommand("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1")
 			},
 		},
 	}
@@ -43,35 +43,35 @@ func (s *scene) umountSharedFiles() {
 	s.w.Do(s.t, "sh", "-c", "at=/var/lib/berth/shared; ! mountpoint -q $at || umount $at 2>/dev/null || busybox umount $at")
 }
 
-// hostBinds are attacks with bind mounts of the host's directories that an engine's user made.
-func hostBinds() []attack {
+// hostBindAttacks are attacks with bind mounts of the host's directories that an engine's user made.
+func hostBindAttacks() []attack {
 	hook := map[string]string{"hook": "it works: the mounts are the runtime's, made before the hook (docs/security.md)"}
 	bind := func(s *scene, source string) {
 		s.spec.Mounts = append(s.spec.Mounts, specs.Mount{Destination: "/host", Type: "bind", Source: source, Options: []string{"rbind"}})
 	}
 	open := func(s *scene, files ...string) {
 		for _, file := range files {
-			s.do("open " + file)
+			s.addCommand("open " + file)
 			s.foreign["open "+file] = true
 		}
 	}
 	return []attack{
-		{name: "binds/sysfs", class: "a GPU's PCI configuration and driver_override are files of sysfs", gained: opened, not: hook, build: func(s *scene) {
+		{name: "binds/sysfs", class: "a GPU's PCI configuration and driver_override are files of sysfs", gained: deviceWasOpened, not: hook, build: func(s *scene) {
 			bind(s, "/sys")
 			open(s, "/host/kernel/mm/transparent_hugepage/enabled")
 		}},
-		{name: "binds/procfs", class: "kernel.core_pattern names a program that the host runs", gained: opened, not: hook, build: func(s *scene) {
+		{name: "binds/procfs", class: "kernel.core_pattern names a program that the host runs", gained: deviceWasOpened, not: hook, build: func(s *scene) {
 			bind(s, "/proc")
 			open(s, "/host/sys/kernel/core_pattern")
 		}},
-		{name: "binds/driver files", class: "a directory above the driver's files has them with their owner", gained: leased, not: hook, build: func(s *scene) {
+		{name: "binds/driver files", class: "a directory above the driver's files has them with their owner", gained: leaseWasTaken, not: hook, build: func(s *scene) {
 			files, err := filepath.Glob(s.w.Path("/var/lib/berth/driver") + "/*/all/files/lib64/libnvidia-ml.so.1")
 			if err != nil || len(files) == 0 {
 				s.t.Fatalf("no driver files: %v", err)
 			}
 			s.umountSharedFiles()
 			bind(s, "/var/lib/berth")
-			s.do("lease /host" + strings.TrimPrefix(files[0], s.w.Path("/var/lib/berth")))
+			s.addCommand("lease /host" + strings.TrimPrefix(files[0], s.w.Path("/var/lib/berth")))
 		}},
 	}
 }
@@ -81,9 +81,9 @@ func (s *scene) askForFiles() {
 	s.spec.Process.Env = append(s.spec.Process.Env, "NVIDIA_DRIVER_CAPABILITIES=utility")
 }
 
-// leased returns a gain if a lease was taken. Any answer other than the kernel's to a process that
+// leaseWasTaken returns a gain if a lease was taken. Any answer other than the kernel's to a process that
 // doesn't own the file, for instance that of a missing file, proves nothing.
-func leased(s *scene) string {
+func leaseWasTaken(s *scene) string {
 	for command, answer := range s.answers {
 		switch {
 		case !strings.HasPrefix(command, "lease "):

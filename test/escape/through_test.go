@@ -15,11 +15,11 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// through makes the engine create the container of the attacker's image.
-func (s *scene) through() {
+// createByEngine makes the engine create the container of the attacker's image.
+func (s *scene) createByEngine() {
 	s.t.Helper()
 	log := filepath.Join(s.w.share, "naive.log")
-	s.must(os.RemoveAll(log))
+	s.runCommand(os.RemoveAll(log))
 	defer s.load()()
 	s.said = s.attempt(s.w.Command("timeout", append([]string{"--kill-after=5", "60"}, s.run()...)...))
 	if said, err := os.ReadFile(log); err == nil { // engines print only a part of it
@@ -43,11 +43,11 @@ func (s *scene) name() string { return "localhost/" + s.id + ":latest" }
 // undo removes the image.
 func (s *scene) load() (undo func()) {
 	s.t.Helper()
-	s.naively = append(s.naively, "--patience", s.patience()+"s")
+	s.naively = append(s.naively, "--patience", s.timeLimit()+"s")
 	words := s.naive()
 	words[0] = s.w.self() // where the host sees it
 	s.write(s.w.program("naive"), "#!/bin/sh\nexec '"+strings.Join(words, "' '")+"' \"$@\" 2>>"+filepath.Join(s.w.share, "naive.log")+"\n")
-	s.must(os.Chmod(s.w.program("naive"), 0o755))
+	s.runCommand(os.Chmod(s.w.program("naive"), 0o755))
 	s.write(s.w.Path("/etc/berth/config.toml"), fmt.Sprintf("runtime = %q\nberth = %q\n%s", s.w.runtime, s.w.Berth, s.admin()))
 	e := s.w.engine
 	load := append(slices.Clone(e.load), s.archive())
@@ -177,25 +177,25 @@ func (s *scene) rules(rules []specs.LinuxDeviceCgroup) (words []string, not stri
 	return words, ""
 }
 
-// hold keeps a container of the scene running until the test ends, and returns its lease.
-func (s *scene) hold() (lease string) {
+// holdDevices keeps a container of the scene running until the test ends, and returns its lease.
+func (s *scene) holdDevices() (lease string) {
 	s.t.Helper()
 	undo := s.load()
 	run := s.run()
 	cmd := s.w.Command(run[0], run[1:]...)
 	in, err := cmd.StdinPipe()
-	s.must(err)
+	s.runCommand(err)
 	out, err := cmd.StdoutPipe()
-	s.must(err)
-	s.must(cmd.Start())
+	s.runCommand(err)
+	s.runCommand(cmd.Start())
 	s.t.Cleanup(func() {
 		_, _ = fmt.Fprintln(in, "end") // it may have ended already
 		_ = in.Close()
-		s.must(cmd.Wait())
+		s.runCommand(cmd.Wait())
 		undo()
 	})
 	_, err = fmt.Fprintln(in, s.commands[0])
-	s.must(err)
+	s.runCommand(err)
 	if answers := bufio.NewScanner(out); !answers.Scan() {
 		s.t.Fatalf("the victim doesn't start: %v", answers.Err())
 	}

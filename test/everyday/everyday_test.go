@@ -51,7 +51,7 @@ box=` + registry + `/box full=` + registry + `/box:full
 
 // TestUses compares berth with docker, and the differences with the intended ones.
 func TestUses(t *testing.T) {
-	wanted(t)
+	skipUnlessWanted(t)
 	h := newHost(t)
 	all := slices.Concat(runUses, fileUses, limitUses, lifeUses, deviceUses)
 	found := make([]difference, 0, len(all))
@@ -221,7 +221,7 @@ func (h host) do(u use, program string) (did, error) {
 		if err != nil {
 			return d, err
 		}
-		*text = plain(clean.Replace(string(data)))
+		*text = normalize(clean.Replace(string(data)))
 	}
 	d.words, d.Err = d.Err, own(d.Err)
 	return d, nil
@@ -234,8 +234,8 @@ var (
 	complaint = regexp.MustCompile(`^(berth: |docker: |Error|unknown |Unable to find|Run 'docker|See 'docker|See "docker|the input device|time=|conflicting options|invalid |"docker |You cannot )`)
 )
 
-// plain removes the values of one run from a text.
-func plain(text string) string {
+// normalize removes the values of one run from a text.
+func normalize(text string) string {
 	return stamp.ReplaceAllString(id.ReplaceAllString(text, "ID"), "TIME")
 }
 

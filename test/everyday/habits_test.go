@@ -278,5 +278,5 @@ func (n habitNode) sh(t *testing.T, before, line, after string) (text string, co
 	data, err := os.ReadFile(out.Name())
 	rig.Must(t, err)
 	n.Do(t, "sh", "-c", `all=$("$0" ps -aq); [ -z "$all" ] || "$0" rm -f $all >/dev/null`, n.Berth)
-	return strings.NewReplacer(home, "HOME", "\r", "", "^@", "", "\x00", "").Replace(plain(string(data))), cmd.ProcessState.ExitCode()
+	return strings.NewReplacer(home, "HOME", "\r", "", "^@", "", "\x00", "").Replace(normalize(string(data))), cmd.ProcessState.ExitCode()
 }

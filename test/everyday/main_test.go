@@ -59,8 +59,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// wanted skips a test unless engine tests were requested.
-func wanted(t *testing.T) {
+// skipUnlessWanted skips a test unless engine tests were requested.
+func skipUnlessWanted(t *testing.T) {
 	t.Helper()
 	if os.Getenv(asked) != "1" {
 		t.Skip("needs engines: make test-engines")

@@ -14,8 +14,8 @@ const (
 	lib32 = "/usr/local/nvidia/lib/"
 )
 
-// tellTales are a file or node of each capability.
-func tellTales() []string {
+// filesOfCapabilities are a file or node of each capability.
+func filesOfCapabilities() []string {
 	return []string{
 		lib64 + "libcuda.so.1", lib64 + "libnvidia-ml.so.1", lib64 + "libnvidia-encode.so.1", lib64 + "libEGL_nvidia.so.0",
 		lib64 + "libnvidia-opencl.so.1", lib64 + "libnvidia-ngx.so.1",
@@ -27,8 +27,8 @@ func tellTales() []string {
 	}
 }
 
-// there returns those of the paths that exist in the container.
-func (c *container) there(paths []string) []string {
+// existingPaths returns those of the paths that exist in the container.
+func (c *container) existingPaths(paths []string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return !c.exists(path) })
 }
 
@@ -63,18 +63,18 @@ func TestCapabilities(t *testing.T) {
 		{"compat32 and utility", []string{chosen + "utility,compat32"}, "", [][]string{utility, {lib32 + "libnvidia-ml.so.1"}}},
 		{"two", []string{chosen + "video, Compute"}, "", [][]string{compute, video}},
 		{"the last one counts", []string{chosen + "all", chosen + "video"}, "", [][]string{video}},
-		{"all", []string{chosen + "all"}, "", [][]string{tellTales()}},
+		{"all", []string{chosen + "all"}, "", [][]string{filesOfCapabilities()}},
 		{"all of what the admin allows", []string{chosen + "all"}, `capabilities = "video,utility"`, [][]string{utility, video}},
 		{"silence where the admin allows less", nil, `capabilities = "video,utility"`, [][]string{utility}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			all := few()
+			all := oneOfEach()
 			if tt.name == "utility" || tt.name == "graphics" {
-				all = kinds()
+				all = allKinds()
 			}
-			through(t, "dgx-h100", all, func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", all, func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: "1", env: tt.env, policy: tt.policy})
-				got := c.there(tellTales())
+				got := c.existingPaths(filesOfCapabilities())
 				want := slices.Concat(tt.want...)
 				slices.Sort(got)
 				slices.Sort(want)
@@ -98,9 +98,9 @@ func TestCapabilitiesThatAreRefused(t *testing.T) {
 		{"more than the admin allows", "compute,utility", `capabilities = "utility"`, []string{"compute", "policy.capabilities"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", allKinds(), func(t *testing.T, d entryPoint) {
 				want := append(tt.want, "NVIDIA_DRIVER_CAPABILITIES")
-				d.refused(t, task{request: "1", env: []string{chosen + tt.env}, policy: tt.policy}, want...)
+				d.wantRefused(t, task{request: "1", env: []string{chosen + tt.env}, policy: tt.policy}, want...)
 			})
 		})
 	}
@@ -119,11 +119,11 @@ func TestGraphicsOfTheLeasedGPU(t *testing.T) {
 		{"dgx-a100-mig", "1g.10gb", nil}, // such a node would give access to the whole GPU
 	} {
 		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
-			all := few()
+			all := oneOfEach()
 			if tt.profile == "dgx-h100" {
-				all = kinds()
+				all = allKinds()
 			}
-			through(t, tt.profile, all, func(t *testing.T, d entryPoint) {
+			eachKind(t, tt.profile, all, func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, env: []string{chosen + "graphics,compute"}})
 				nodes, links := d.cards(t, tt.cards)
 				c.opens(append(nodes, "/dev/nvidia-modeset")...)
@@ -160,7 +160,7 @@ func (c *container) links(want map[string]string) {
 	if c.exists("/dev/dri") {
 		for _, name := range c.ask("ls " + dir) {
 			got[name] = c.ask("link " + dir + "/" + name)[0]
-			c.is("open "+dir+"/"+name, thrice("ENXIO"))
+			c.wantAnswer("open "+dir+"/"+name, readWriteBoth("ENXIO"))
 		}
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -13,25 +13,25 @@ import (
 // A container with everything, for instance firmware and sockets: a commit of it has nothing of the
 // driver's.
 func TestCommit(t *testing.T) {
-	through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-h100", allKinds(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{
 			request: "1,+gds,+gdrcopy,+nvswitch,+imex=0-3,+fabricmanager", policy: everyFeature,
 			env: []string{chosen + "all"},
 		})
-		c.firmware()
-		c.is("connect "+fabricManager, "ok")
-		for _, path := range tellTales() {
+		c.checkFirmware()
+		c.wantAnswer("connect "+fabricManager, "ok")
+		for _, path := range filesOfCapabilities() {
 			if !c.exists(path) {
 				t.Errorf("%s isn't there", path)
 			}
 		}
 		c.end()
-		c.commit()
+		c.checkCommit()
 	})
 }
 
-// firmware checks that the firmware is the host's, and can't be changed.
-func (c *container) firmware() {
+// checkFirmware checks that the firmware is the host's, and can't be changed.
+func (c *container) checkFirmware() {
 	c.t.Helper()
 	const dir = "/lib/firmware/nvidia/"
 	for _, name := range []string{"gsp_ga10x.bin", "gsp_tu10x.bin"} {
@@ -41,37 +41,37 @@ func (c *container) firmware() {
 		if len(data) == 0 {
 			c.t.Fatalf("the host's %s is empty", path)
 		}
-		c.is("cat "+path, string(data[:len(data)-1]))
-		c.is("open "+path, "ok EACCES EACCES")
+		c.wantAnswer("cat "+path, string(data[:len(data)-1]))
+		c.wantAnswer("open "+path, "ok EACCES EACCES")
 	}
 }
 
 // No container gets the socket of persistenced, which has every GPU open, although the host has it.
 func TestPersistencedStaysOutside(t *testing.T) {
-	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-h100", oneOfEach(), func(t *testing.T, d entryPoint) {
 		if info, err := os.Stat(d.Path(persistenced)); err != nil || info.Mode().Type() != os.ModeSocket {
 			t.Fatalf("the host has no %s: %v", persistenced, err)
 		}
 		for _, caps := range []string{"utility", "compute", "all"} {
 			c := d.run(t, task{request: "1,+fabricmanager", policy: everyFeature, env: []string{chosen + caps}})
-			c.is("connect "+persistenced, "ENOENT")
-			c.is("connect "+fabricManager, "ok")
-			c.firmware()
+			c.wantAnswer("connect "+persistenced, "ENOENT")
+			c.wantAnswer("connect "+fabricManager, "ok")
+			c.checkFirmware()
 			c.end()
-			c.commit()
+			c.checkCommit()
 		}
 	})
 }
 
 // A read-only root isn't changed, and the container has everything that doesn't need a write.
 func TestReadOnlyRoot(t *testing.T) {
-	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-h100", kindsWithBundle(), func(t *testing.T, d entryPoint) {
 		root := d.root(t)
 		rig.Must(t, os.MkdirAll(filepath.Join(root, "usr/local/nvidia"), 0o755))
 		c := d.run(t, task{request: "1,+gdrcopy", policy: everyFeature, root: root, change: func(s *specs.Spec) { s.Root.Readonly = true }})
 		c.opens("/dev/gdrdrv")
-		c.is("open "+lib64+"libcuda.so.1", "ok EACCES EACCES")
+		c.wantAnswer("open "+lib64+"libcuda.so.1", "ok EACCES EACCES")
 		c.end()
-		c.commit()
+		c.checkCommit()
 	})
 }

@@ -259,8 +259,8 @@ func (c *container) ask(command string) []string {
 	return lines
 }
 
-// is compares the answer with the expected one.
-func (c *container) is(command string, want ...string) {
+// wantAnswer compares the answer with the expected one.
+func (c *container) wantAnswer(command string, want ...string) {
 	c.t.Helper()
 	if got := c.ask(command); !slices.Equal(got, want) {
 		c.t.Errorf("%s: %q, want %q", command, got, want)
@@ -283,12 +283,12 @@ func (c *container) lease() rig.Lease {
 	return live[0]
 }
 
-// end ends the container. nothingLeft checks the leftovers.
+// end ends the container. checkNothingLeft checks the leftovers.
 func (c *container) end() {
 	c.t.Helper()
 	rig.Must(c.t, c.commands.Close())
 	if said := c.finish(); said.Code != 0 {
 		c.t.Errorf("exit code %d: %s", said.Code, said.Err)
 	}
-	c.nothingLeft()
+	c.checkNothingLeft()
 }

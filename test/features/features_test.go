@@ -35,20 +35,20 @@ func (c *container) opens(more ...string) {
 	for _, path := range more {
 		own[path] = true
 	}
-	c.opensJust(own)
+	c.checkOpens(own)
 }
 
-func (c *container) opensJust(own map[string]bool) {
+func (c *container) checkOpens(own map[string]bool) {
 	c.t.Helper()
 	want, got := map[string]string{}, map[string]string{}
 	for _, d := range c.d.accelerators(c.t) {
 		for path, closed := range map[string]string{d.path: "ENOENT", "/host" + d.path: "EPERM", "/nodes/" + d.number(): "EPERM"} {
-			got[path], want[path] = c.ask("open " + path)[0], thrice(closed)
+			got[path], want[path] = c.ask("open " + path)[0], readWriteBoth(closed)
 			if own[d.path] {
-				want[path] = thrice("ENXIO")
+				want[path] = readWriteBoth("ENXIO")
 			}
 			// In a root of berth run no node works, whatever the rules are.
-			if strings.HasPrefix(path, "/nodes/") && got[path] == thrice("EACCES") && (c.d.way == byRun || c.d.way == byAlloc) {
+			if strings.HasPrefix(path, "/nodes/") && got[path] == readWriteBoth("EACCES") && (c.d.way == byRun || c.d.way == byAlloc) {
 				delete(want, path)
 				delete(got, path)
 			}
@@ -63,7 +63,7 @@ func (c *container) opensJust(own map[string]bool) {
 	}
 }
 
-func thrice(s string) string { return s + " " + s + " " + s }
+func readWriteBoth(s string) string { return s + " " + s + " " + s }
 
 // numbered are paths that differ by a number.
 func numbered(format string, n int) (all []string) {
@@ -90,11 +90,11 @@ func TestFeatures(t *testing.T) {
 		{"1,+gdrcopy,+fabricmanager,+imex=2", []string{"/dev/gdrdrv", "/dev/nvidia-caps-imex-channels/channel2"}, "ok"},
 	} {
 		t.Run(tt.request, func(t *testing.T) {
-			through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", allKinds(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, policy: everyFeature})
 				c.opens(tt.nodes...)
-				c.is("connect "+fabricManager, tt.fabric)
-				c.is("connect "+persistenced, "ENOENT")
+				c.wantAnswer("connect "+fabricManager, tt.fabric)
+				c.wantAnswer("connect "+persistenced, "ENOENT")
 				c.end()
 			})
 		})
@@ -102,7 +102,7 @@ func TestFeatures(t *testing.T) {
 }
 
 // Without the admin's permission no entry point gives a feature.
-func TestFeaturesAreTheAdmins(t *testing.T) {
+func TestFeaturesNeedPermission(t *testing.T) {
 	for _, tt := range []struct{ request, policy, name string }{
 		{"2,+gds", "", "gds"},
 		{"1,+gdrcopy", `features = ["gds", "nvswitch"]`, "gdrcopy"},
@@ -112,12 +112,12 @@ func TestFeaturesAreTheAdmins(t *testing.T) {
 		{"1,+gds,+gdrcopy", `features = ["gds"]`, "gdrcopy"},
 	} {
 		t.Run(tt.request, func(t *testing.T) {
-			all := kinds()
+			all := allKinds()
 			if tt.name != "gds" {
-				all = few()
+				all = oneOfEach()
 			}
-			through(t, "dgx-h100", all, func(t *testing.T, d entryPoint) {
-				d.refused(t, task{request: tt.request, policy: tt.policy}, "feature "+tt.name, "policy.features")
+			eachKind(t, "dgx-h100", all, func(t *testing.T, d entryPoint) {
+				d.wantRefused(t, task{request: tt.request, policy: tt.policy}, "feature "+tt.name, "policy.features")
 			})
 		})
 	}
@@ -134,19 +134,19 @@ func TestFeaturesThatTheNodeLacks(t *testing.T) {
 		{"dgx-h100", "1,+imex=2-4", "/dev/nvidia-caps-imex-channels/channel4"},
 	} {
 		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
-			all := few()
+			all := oneOfEach()
 			if strings.Contains(tt.request, "nvswitch") {
-				all = kinds()
+				all = allKinds()
 			}
-			through(t, tt.profile, all, func(t *testing.T, d entryPoint) {
-				d.refused(t, task{request: tt.request, policy: everyFeature}, "feature", "this node has no", tt.want)
+			eachKind(t, tt.profile, all, func(t *testing.T, d entryPoint) {
+				d.wantRefused(t, task{request: tt.request, policy: everyFeature}, "feature", "this node has no", tt.want)
 			})
 		})
 	}
 }
 
-// wishful is an environment that an image's author can write.
-func wishful() []string {
+// hostileEnvironment is an environment that an image's author can write.
+func hostileEnvironment() []string {
 	return []string{
 		"NVIDIA_GDS=enabled", "NVIDIA_GDRCOPY=enabled", "NVIDIA_NVSWITCH=enabled", "NVIDIA_MOFED=enabled",
 		"NVIDIA_IMEX_CHANNELS=0", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_CONFIG_DEVICES=all", "NVIDIA_MIG_MONITOR_DEVICES=all",
@@ -157,18 +157,18 @@ func wishful() []string {
 // The environment of an image, whose author writes it, brings no feature, even where the policy
 // allows all.
 func TestEnvironmentBringsNoFeature(t *testing.T) {
-	through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
-		c := d.run(t, task{request: "1", env: wishful(), policy: everyFeature})
+	eachKind(t, "dgx-h100", allKinds(), func(t *testing.T, d entryPoint) {
+		c := d.run(t, task{request: "1", env: hostileEnvironment(), policy: everyFeature})
 		c.opens()
-		c.is("connect "+fabricManager, "ENOENT")
+		c.wantAnswer("connect "+fabricManager, "ENOENT")
 		c.end()
 	})
 }
 
 // Without a request of the user it brings nothing at all.
 func TestEnvironmentBringsNothing(t *testing.T) {
-	through(t, "dgx-h100", kinds()[:6], func(t *testing.T, d entryPoint) {
-		env := wishful()
+	eachKind(t, "dgx-h100", allKinds()[:6], func(t *testing.T, d entryPoint) {
+		env := hostileEnvironment()
 		if d.way == byRun { // berth run refuses a variable that is set by the user and requests GPUs, because it would have no effect
 			env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, "NVIDIA_VISIBLE_DEVICES=") })
 		}
@@ -178,8 +178,8 @@ func TestEnvironmentBringsNothing(t *testing.T) {
 				t.Errorf("lease: %+v", l)
 			}
 		}
-		c.is("ls /usr/local/nvidia", "ENOENT")
-		c.is("connect "+persistenced, "ENOENT")
+		c.wantAnswer("ls /usr/local/nvidia", "ENOENT")
+		c.wantAnswer("connect "+persistenced, "ENOENT")
 		c.opens()
 		c.end()
 	})
@@ -187,10 +187,10 @@ func TestEnvironmentBringsNothing(t *testing.T) {
 
 // With a slice, features are the same as with a whole GPU.
 func TestFeaturesOfASlice(t *testing.T) {
-	through(t, "dgx-a100-mig", few(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-a100-mig", oneOfEach(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "1g.10gb,+nvswitch,+fabricmanager", policy: everyFeature})
 		c.opens(append(numbered("/dev/nvidia-nvswitch%d", 6), "/dev/nvidia-nvswitchctl")...)
-		c.is("connect "+fabricManager, "ok")
+		c.wantAnswer("connect "+fabricManager, "ok")
 		c.end()
 	})
 }
@@ -211,10 +211,10 @@ func TestFeaturesOfAnAllocation(t *testing.T) {
 		{lease: "1,+imex=0-1", request: "1,+imex=0-2", refused: "imex=0-2"},
 	} {
 		t.Run(tt.lease+" "+tt.request, func(t *testing.T) {
-			through(t, "dgx-h100", kinds()[6:], func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", allKinds()[6:], func(t *testing.T, d entryPoint) {
 				k := task{request: tt.lease, policy: everyFeature, flags: []string{"--gpus", tt.request}}
 				if tt.refused != "" {
-					d.refused(t, k, "around this process is without feature "+tt.refused)
+					d.wantRefused(t, k, "around this process is without feature "+tt.refused)
 					return
 				}
 				c := d.run(t, k)
@@ -229,7 +229,7 @@ func TestFeaturesOfAnAllocation(t *testing.T) {
 				for _, path := range tt.nodes {
 					own[path] = true
 				}
-				c.opensJust(own)
+				c.checkOpens(own)
 				c.end()
 			})
 		})

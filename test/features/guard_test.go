@@ -50,9 +50,9 @@ func bound(s *specs.Spec) {
 	s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Access: "rwm"})
 }
 
-// told returns the removals that the log has for a container, or for its lease, by the event's
+// loggedRemovals returns the removals that the log has for a container, or for its lease, by the event's
 // name.
-func (c *container) told(event, lease string) (reason string) {
+func (c *container) loggedRemovals(event, lease string) (reason string) {
 	c.t.Helper()
 	f, err := os.Open(c.d.Path("/var/lib/berth/events.log"))
 	rig.Must(c.t, err)
@@ -89,27 +89,27 @@ func TestGuard(t *testing.T) {
 		{"bind", func(entryPoint, *testing.T) func(*specs.Spec) { return bound }, []string{"/stolen", "195"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", kindsWithBundle(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{change: tt.change(d, t)})
 				c.opens()
-				if said := c.ask("open /stolen")[0]; said != thrice("ENOENT") && said != thrice("ok") {
+				if said := c.ask("open /stolen")[0]; said != readWriteBoth("ENOENT") && said != readWriteBoth("ok") {
 					t.Errorf("the bound node: %s", said) // an empty file is the mount point that was left
 				}
-				c.is("open /host/dev/null", "ok ok ok")
-				c.log(tt.log)
+				c.wantAnswer("open /host/dev/null", "ok ok ok")
+				c.checkLog(tt.log)
 				c.end()
 			})
 		})
 	}
 }
 
-// log checks that the wrapper has logged what it closed.
-func (c *container) log(want []string) {
+// checkLog checks that the wrapper has logged what it closed.
+func (c *container) checkLog(want []string) {
 	c.t.Helper()
 	if c.d.way != byWrapper && c.d.way != byHook {
 		return
 	}
-	reason := c.told("guarded", "")
+	reason := c.loggedRemovals("guarded", "")
 	for _, w := range want {
 		if !strings.Contains(reason, w) {
 			c.t.Errorf("the log doesn't say %q: %q", w, reason)
@@ -123,10 +123,10 @@ func TestGuardBesideALease(t *testing.T) {
 		"privileged": entryPoint.privileged, "bind": func(entryPoint, *testing.T) func(*specs.Spec) { return bound },
 	} {
 		t.Run(name, func(t *testing.T) {
-			through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", allKinds(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: "device=5", change: change(d, t), flags: []string{"-v", "/dev/nvidia3:/stolen"}})
 				c.opens()
-				if reason := c.told("prepared", c.lease().ID); !strings.Contains(reason, "/dev/nvidia0") && !strings.Contains(reason, "/dev/nvidia3") { // of many the first are named
+				if reason := c.loggedRemovals("prepared", c.lease().ID); !strings.Contains(reason, "/dev/nvidia0") && !strings.Contains(reason, "/dev/nvidia3") { // of many the first are named
 					t.Errorf("the log says %q", reason)
 				}
 				c.end()
@@ -137,8 +137,8 @@ func TestGuardBesideALease(t *testing.T) {
 
 const secret = "a key of the admin's, 0123456789abcdef"
 
-// key writes the admin's secret, and returns the policy that names its file.
-func key(t *testing.T, mode os.FileMode) (policy string) {
+// writeKey writes the admin's secret, and returns the policy that names its file.
+func writeKey(t *testing.T, mode os.FileMode) (policy string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "exempt.key")
 	rig.Must(t, os.WriteFile(path, []byte(secret+"\n"), mode))
@@ -180,7 +180,7 @@ const (
 func TestExempt(t *testing.T) {
 	for name, e := range map[string]func(t *testing.T) exemption{
 		"by the key": func(t *testing.T) exemption {
-			return exemption{policy: key(t, 0o600), annotations: map[string]string{"berth.exempt": secret}}
+			return exemption{policy: writeKey(t, 0o600), annotations: map[string]string{"berth.exempt": secret}}
 		},
 		"by the pod's namespace": func(*testing.T) exemption {
 			return exemption{policy: monitoring, annotations: map[string]string{podNamespace: "monitoring"}, bundle: ofCRI}
@@ -188,16 +188,16 @@ func TestExempt(t *testing.T) {
 		"for there is no guard": func(*testing.T) exemption { return exemption{policy: "guard = false"} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", kindsWithBundle(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, d.exempted(t, e(t)))
 				for _, dev := range d.accelerators(t) {
 					for _, path := range []string{dev.path, "/host" + dev.path, "/nodes/" + dev.number()} {
-						if got := c.ask("open " + path)[0]; got != thrice("ENXIO") {
+						if got := c.ask("open " + path)[0]; got != readWriteBoth("ENXIO") {
 							t.Errorf("open %s: %s", path, got)
 						}
 					}
 				}
-				if reason := c.told("guarded", ""); reason != "" {
+				if reason := c.loggedRemovals("guarded", ""); reason != "" {
 					t.Errorf("the log says %q", reason)
 				}
 				c.end()
@@ -211,19 +211,19 @@ func TestForgedExemptions(t *testing.T) {
 	annotated := func(name, value string) map[string]string { return map[string]string{name: value} }
 	for name, e := range map[string]func(t *testing.T) exemption{
 		"another key": func(t *testing.T) exemption {
-			return exemption{policy: key(t, 0o600), annotations: annotated("berth.exempt", secret+"0")}
+			return exemption{policy: writeKey(t, 0o600), annotations: annotated("berth.exempt", secret+"0")}
 		},
 		"the key's beginning": func(t *testing.T) exemption {
-			return exemption{policy: key(t, 0o600), annotations: annotated("berth.exempt", secret[:20])}
+			return exemption{policy: writeKey(t, 0o600), annotations: annotated("berth.exempt", secret[:20])}
 		},
 		"no key": func(t *testing.T) exemption {
-			return exemption{policy: key(t, 0o600), annotations: annotated("berth.exempt", "")}
+			return exemption{policy: writeKey(t, 0o600), annotations: annotated("berth.exempt", "")}
 		},
 		"a key where there is none": func(*testing.T) exemption {
 			return exemption{annotations: annotated("berth.exempt", "true")}
 		},
 		"the key in the environment": func(t *testing.T) exemption {
-			return exemption{policy: key(t, 0o600), env: []string{"berth.exempt=" + secret, "BERTH_EXEMPT=" + secret}}
+			return exemption{policy: writeKey(t, 0o600), env: []string{"berth.exempt=" + secret, "BERTH_EXEMPT=" + secret}}
 		},
 		"a pod's namespace under Docker": func(*testing.T) exemption {
 			return exemption{policy: monitoring, annotations: annotated(podNamespace, "monitoring"), bundle: ofDocker}
@@ -243,10 +243,10 @@ func TestForgedExemptions(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			through(t, "dgx-h100", []kind{bundles()[0], bundles()[3]}, func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", []kind{kindsWithBundle()[0], kindsWithBundle()[3]}, func(t *testing.T, d entryPoint) {
 				c := d.run(t, d.exempted(t, e(t)))
 				c.opens()
-				c.log([]string{"/dev/nvidia0"})
+				c.checkLog([]string{"/dev/nvidia0"})
 				c.end()
 			})
 		})
@@ -254,9 +254,9 @@ func TestForgedExemptions(t *testing.T) {
 }
 
 // A key that other users can read is no secret: a container with it isn't started.
-func TestKeyThatOthersCanRead(t *testing.T) {
-	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
-		k := d.exempted(t, exemption{policy: key(t, 0o644), annotations: map[string]string{"berth.exempt": secret}})
-		d.refused(t, k, "policy.exempt_key", "can be read by users other than root")
+func TestReadableKeyIsRefused(t *testing.T) {
+	eachKind(t, "dgx-h100", kindsWithBundle(), func(t *testing.T, d entryPoint) {
+		k := d.exempted(t, exemption{policy: writeKey(t, 0o644), annotations: map[string]string{"berth.exempt": secret}})
+		d.wantRefused(t, k, "policy.exempt_key", "can be read by users other than root")
 	})
 }

@@ -51,8 +51,8 @@ type entryPoint struct {
 
 type kind struct{ way, runtime, cgroup string }
 
-// kinds are all entry points with both runtimes, and both versions of cgroups.
-func kinds() []kind {
+// allKinds are all entry points with both runtimes, and both versions of cgroups.
+func allKinds() []kind {
 	return []kind{
 		{byWrapper, "runc", "v1"},
 		{byWrapper, "crun", "v2"},
@@ -65,16 +65,16 @@ func kinds() []kind {
 	}
 }
 
-// bundles are the kinds in which an engine writes the container's spec.
-func bundles() []kind { return kinds()[:4] }
+// kindsWithBundle are the kinds in which an engine writes the container's spec.
+func kindsWithBundle() []kind { return allKinds()[:4] }
 
-// few has one kind of each entry point, for tests in which entry points and runtimes only pass a
+// oneOfEach has one kind of each entry point, for tests in which entry points and runtimes only pass a
 // message on.
-func few() []kind { return []kind{kinds()[0], kinds()[3], kinds()[4]} }
+func oneOfEach() []kind { return []kind{allKinds()[0], allKinds()[3], allKinds()[4]} }
 
-// through runs a test with each kind. It has to be the last call of a test. Tests of one node run
+// eachKind runs a test with each kind. It has to be the last call of a test. Tests of one node run
 // one after another, because they share its devices.
-func through(t *testing.T, profile string, all []kind, f func(t *testing.T, d entryPoint)) {
+func eachKind(t *testing.T, profile string, all []kind, f func(t *testing.T, d entryPoint)) {
 	t.Helper()
 	for _, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {

@@ -55,23 +55,23 @@ func TestNICs(t *testing.T) {
 		{"nics=mlx5_8+mlx5_9", []string{"mlx5_8", "mlx5_9"}, sys},
 	} {
 		t.Run(tt.request, func(t *testing.T) {
-			through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", allKinds(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, change: tt.change})
 				if strings.Contains(tt.request, "device") {
 					c.opens()
 				} else {
-					c.opensAdapters(d.adapters(t, tt.names...))
+					c.checkOpensAdapters(d.adapters(t, tt.names...))
 				}
-				c.sees(d.adapters(t, tt.names...))
-				c.explains(d.adapters(t, tt.names...))
+				c.checkAdapters(d.adapters(t, tt.names...))
+				c.checkReasons(d.adapters(t, tt.names...))
 				c.end()
 			})
 		})
 	}
 }
 
-// explains checks berth's reasons of what the container has.
-func (c *container) explains(all []sim.HCA) {
+// checkReasons checks berth's reasons of what the container has.
+func (c *container) checkReasons(all []sim.HCA) {
 	c.t.Helper()
 	if c.d.way != byRun {
 		return
@@ -90,49 +90,49 @@ func (c *container) explains(all []sim.HCA) {
 	}
 }
 
-// opensAdapters is opens for a lease without a GPU.
-func (c *container) opensAdapters(all []sim.HCA) {
+// checkOpensAdapters is opens for a lease without a GPU.
+func (c *container) checkOpensAdapters(all []sim.HCA) {
 	c.t.Helper()
 	own := map[string]bool{}
 	for _, h := range all {
 		own[fmt.Sprintf("/dev/infiniband/uverbs%d", h.Uverbs)] = true
 	}
-	c.opensJust(own)
+	c.checkOpens(own)
 }
 
-// sees compares the adapters that the container finds with the expected ones.
-func (c *container) sees(all []sim.HCA) {
+// checkAdapters compares the adapters that the container finds with the expected ones.
+func (c *container) checkAdapters(all []sim.HCA) {
 	c.t.Helper()
 	var names, nodes, ports []string
 	for _, h := range all {
 		names, nodes = append(names, h.Name), append(nodes, fmt.Sprintf("uverbs%d", h.Uverbs))
 		ports = append(ports, h.Name+":1")
 		own := "/sys/class/infiniband/" + h.Name
-		c.is("cat "+own+"/node_guid", h.GUID())
-		c.is("cat "+own+"/device/numa_node", fmt.Sprint(c.d.State.Blueprint().Bridges[strings.Fields(h.Path)[0]]))
-		c.is("cat "+own+"/ports/1/gid_attrs/ndevs/0", h.Netdev)
-		c.is("cat /sys/bus/pci/devices/"+sim.PCI(h.Path)+"/infiniband_verbs/"+nodes[len(nodes)-1]+"/ibdev", h.Name)
+		c.wantAnswer("cat "+own+"/node_guid", h.GUID())
+		c.wantAnswer("cat "+own+"/device/numa_node", fmt.Sprint(c.d.State.Blueprint().Bridges[strings.Fields(h.Path)[0]]))
+		c.wantAnswer("cat "+own+"/ports/1/gid_attrs/ndevs/0", h.Netdev)
+		c.wantAnswer("cat /sys/bus/pci/devices/"+sim.PCI(h.Path)+"/infiniband_verbs/"+nodes[len(nodes)-1]+"/ibdev", h.Name)
 	}
 	slices.Sort(names)
 	slices.Sort(nodes)
-	c.is("ls /sys/class/infiniband", names...)
-	c.is("ls /sys/class/infiniband_verbs", append([]string{"abi_version"}, nodes...)...)
-	c.is("ls /sys/class/infiniband_mad")
-	c.is("ls /dev/infiniband", append([]string{"rdma_cm"}, nodes...)...)
-	c.is("cat /sys/class/infiniband_verbs/abi_version", "6")
-	c.is("cat /sys/module/nvidia_peermem/initstate", "live")
+	c.wantAnswer("ls /sys/class/infiniband", names...)
+	c.wantAnswer("ls /sys/class/infiniband_verbs", append([]string{"abi_version"}, nodes...)...)
+	c.wantAnswer("ls /sys/class/infiniband_mad")
+	c.wantAnswer("ls /dev/infiniband", append([]string{"rdma_cm"}, nodes...)...)
+	c.wantAnswer("cat /sys/class/infiniband_verbs/abi_version", "6")
+	c.wantAnswer("cat /sys/module/nvidia_peermem/initstate", "live")
 	if c.d.way == byHook { // which can't change a process's environment
 		return
 	}
 	if got := c.hcas(); sorted(got) != sorted("="+strings.Join(ports, ",")) {
 		c.t.Errorf("NCCL_IB_HCA: %q, want the ports %v", got, ports)
 	}
-	c.limits()
+	c.checkLimits()
 }
 
-// limits compares the container's limits with the highest that root on this machine may give, and
+// checkLimits compares the container's limits with the highest that root on this machine may give, and
 // checks that a limit that is too low is reported.
-func (c *container) limits() {
+func (c *container) checkLimits() {
 	c.t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
 	rig.Must(c.t, err)
@@ -159,7 +159,7 @@ func (c *container) limits() {
 	if d := cmp.Diff(want, got); d != "" {
 		c.t.Errorf("limits (-want +got):\n%s", d)
 	}
-	if said := c.told("prepared", c.lease().ID); !strings.Contains(said, low) {
+	if said := c.loggedRemovals("prepared", c.lease().ID); !strings.Contains(said, low) {
 		c.t.Errorf("the log says %q of the container, and not that %s", said, low)
 	}
 }
@@ -191,11 +191,11 @@ func sorted(list string) string {
 // TestNoNICs: a container without leased adapters can open none, and sees none although its /sys is
 // the host's: NCCL would try them all.
 func TestNoNICs(t *testing.T) {
-	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-h100", kindsWithBundle(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "2", change: hostSys})
 		c.opens()
 		for _, list := range []string{"infiniband", "infiniband_verbs", "infiniband_mad"} {
-			c.is("ls /sys/class/" + list)
+			c.wantAnswer("ls /sys/class/" + list)
 		}
 		if got := c.hcas(); got != "" {
 			t.Errorf("NCCL_IB_HCA: %q", got)
@@ -210,13 +210,13 @@ func TestNoNICs(t *testing.T) {
 // TestNICsOfOthers: each of two containers has its own adapters, whatever the other one has, and a
 // container's own choice for NCCL is kept.
 func TestNICsOfOthers(t *testing.T) {
-	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-h100", oneOfEach(), func(t *testing.T, d entryPoint) {
 		one := d.run(t, task{request: "nics=mlx5_0", change: sys})
 		two := d.run(t, task{request: "nics=mlx5_0+mlx5_4", change: hostSys, env: []string{"NCCL_IB_HCA=mlx5"}})
-		one.opensAdapters(d.adapters(t, "mlx5_0"))
-		two.opensAdapters(d.adapters(t, "mlx5_0", "mlx5_4"))
-		one.is("ls /sys/class/infiniband", "mlx5_0")
-		two.is("ls /sys/class/infiniband", "mlx5_0", "mlx5_4")
+		one.checkOpensAdapters(d.adapters(t, "mlx5_0"))
+		two.checkOpensAdapters(d.adapters(t, "mlx5_0", "mlx5_4"))
+		one.wantAnswer("ls /sys/class/infiniband", "mlx5_0")
+		two.wantAnswer("ls /sys/class/infiniband", "mlx5_0", "mlx5_4")
 		if got := one.hcas(); got != "=mlx5_0:1" && d.way != byHook {
 			t.Errorf("NCCL_IB_HCA of one: %q", got)
 		}
@@ -233,8 +233,8 @@ func TestNICsOfOthers(t *testing.T) {
 // TestRoCE: an adapter with addresses of a network interface is useless in a network namespace
 // without the interface, and works in the host's.
 func TestRoCE(t *testing.T) {
-	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
-		d.refused(t, task{request: "nics=mlx5_1", change: sys}, "RDMA device mlx5_1 is RoCE and uses the addresses of eth1")
+	eachKind(t, "dgx-h100", oneOfEach(), func(t *testing.T, d entryPoint) {
+		d.wantRefused(t, task{request: "nics=mlx5_1", change: sys}, "RDMA device mlx5_1 is RoCE and uses the addresses of eth1")
 		if d.way == byRun {
 			return // which is started with a network of its own here
 		}
@@ -242,7 +242,7 @@ func TestRoCE(t *testing.T) {
 			hostSys(s)
 			s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
 		}})
-		c.opensAdapters(d.adapters(t, "mlx5_1"))
+		c.checkOpensAdapters(d.adapters(t, "mlx5_1"))
 		c.end()
 	})
 }
@@ -250,7 +250,7 @@ func TestRoCE(t *testing.T) {
 // TestExclusiveRDMA: where each adapter is in one network namespace, it is moved; a container to
 // which it can't be moved isn't created. (The kernel under this node has no RDMA.)
 func TestExclusiveRDMA(t *testing.T) {
-	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-h100", oneOfEach(), func(t *testing.T, d entryPoint) {
 		mode := d.Path("/sys/module/ib_core/parameters/netns_mode")
 		rig.Must(t, os.WriteFile(mode, []byte("N\n"), 0o644))
 		t.Cleanup(func() { rig.Must(t, os.WriteFile(mode, []byte("Y\n"), 0o644)) })
@@ -264,14 +264,14 @@ func TestExclusiveRDMA(t *testing.T) {
 // TestNICsPrivileged: adapters that an engine opens with --privileged, or brings with --device, are
 // closed except the leased ones; without a lease all are closed.
 func TestNICsPrivileged(t *testing.T) {
-	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-h100", kindsWithBundle(), func(t *testing.T, d entryPoint) {
 		everything := d.privileged(t)
 		c := d.run(t, task{request: "nics=mlx5_0+mlx5_9", change: func(s *specs.Spec) { hostSys(s); everything(s) }})
-		c.opensAdapters(d.adapters(t, "mlx5_0", "mlx5_9"))
+		c.checkOpensAdapters(d.adapters(t, "mlx5_0", "mlx5_9"))
 		c.end()
 		brought := d.device(t, "/dev/infiniband/")
 		c = d.run(t, task{change: func(s *specs.Spec) { hostSys(s); brought(s) }})
-		c.opensJust(map[string]bool{})
+		c.checkOpens(map[string]bool{})
 		c.end()
 	})
 }

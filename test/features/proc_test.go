@@ -92,7 +92,7 @@ func TestProcDriver(t *testing.T) {
 		{"dgx-h100", "2"}, {"dgx-a100-mig", "1g.10gb"}, {"dgx-a100-mig", "3g.40gb"}, {"l40s-pcie", "device=3"},
 	} {
 		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
-			through(t, tt.profile, []kind{{byWrapper, "crun", "v2"}, {byHook, "crun", "v1"}}, func(t *testing.T, d entryPoint) {
+			eachKind(t, tt.profile, []kind{{byWrapper, "crun", "v2"}, {byHook, "crun", "v1"}}, func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, change: d.mountProcDriver(t)})
 				got := c.shown()
 				slices.Sort(got.Capabilities)
@@ -100,12 +100,12 @@ func TestProcDriver(t *testing.T) {
 					t.Errorf("-want +got:\n%s", d)
 				}
 				for _, file := range []string{"params", "version"} {
-					c.is("open "+procNVIDIA+"/"+file, "ok EROFS EROFS")
+					c.wantAnswer("open "+procNVIDIA+"/"+file, "ok EROFS EROFS")
 				}
 				for _, dir := range []string{"", "/gpus"} {
-					c.is("make "+procNVIDIA+dir+"/new", "EROFS EROFS")
+					c.wantAnswer("make "+procNVIDIA+dir+"/new", "EROFS EROFS")
 				}
-				c.is("ls /proc/driver/nvidia-other") // an empty directory is mounted there
+				c.wantAnswer("ls /proc/driver/nvidia-other") // an empty directory is mounted there
 				c.end()
 			})
 		})
@@ -114,7 +114,7 @@ func TestProcDriver(t *testing.T) {
 
 // With each runtime, nothing below /proc/driver can be written to.
 func TestProcDriverIsReadOnly(t *testing.T) {
-	through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-h100", allKinds(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "1"})
 		if !slices.ContainsFunc(c.ask("cat /proc/self/mountinfo"), func(line string) bool {
 			return strings.Contains(line, " /driver /proc/driver ro,")

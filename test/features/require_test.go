@@ -17,16 +17,16 @@ func TestRequirements(t *testing.T) {
 		{"what can't be read", "dgx-h100", []string{"NVIDIA_REQUIRE_CUDA=cuda>=twelve"}, []string{"NVIDIA_REQUIRE_CUDA", `"twelve" isn't a version`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			all := few()
+			all := oneOfEach()
 			if tt.name == "CUDA" {
-				all = kinds()
+				all = allKinds()
 			}
 			request := "1"
 			if tt.profile == "dgx-a100-mig" {
 				request = "1g.10gb"
 			}
-			through(t, tt.profile, all, func(t *testing.T, d entryPoint) {
-				d.refused(t, task{request: request, env: tt.env}, tt.want...)
+			eachKind(t, tt.profile, all, func(t *testing.T, d entryPoint) {
+				d.wantRefused(t, task{request: request, env: tt.env}, tt.want...)
 			})
 		})
 	}
@@ -46,7 +46,7 @@ func TestRequirementsThatAreMet(t *testing.T) {
 		{"no GPU", "", []string{tooMuch}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", oneOfEach(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, env: tt.env})
 				c.end()
 			})

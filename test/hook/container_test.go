@@ -83,8 +83,8 @@ func entry(config string, words ...string) specs.Hook {
 	return specs.Hook{Path: hook, Args: append([]string{"berth-hook", "--config", config}, words...)}
 }
 
-// hooked adds berth's hook at the stages.
-func hooked(s *specs.Spec, h specs.Hook, stages ...string) *specs.Spec {
+// withHooks adds berth's hook at the stages.
+func withHooks(s *specs.Spec, h specs.Hook, stages ...string) *specs.Spec {
 	if s.Hooks == nil {
 		s.Hooks = &specs.Hooks{}
 	}
@@ -139,8 +139,8 @@ func (c *container) command(words ...string) *exec.Cmd {
 
 func (c *container) act(words ...string) rig.Said { return c.w.Run(c.t, c.command(words...)) }
 
-// creation returns the runtime's arguments for a create.
-func (c *container) creation() []string {
+// createArguments returns the runtime's arguments for a create.
+func (c *container) createArguments() []string {
 	return []string{"--root", filepath.Join(c.bundle, "state"), "create", "--bundle", c.bundle, "--pid-file", c.bundle + "/pid", c.id}
 }
 
@@ -160,7 +160,7 @@ func (c *container) pipes() (in, out *os.File, done func()) {
 func (c *container) create() rig.Said {
 	c.t.Helper()
 	in, out, done := c.pipes()
-	cmd := c.w.Command(c.program, c.creation()...)
+	cmd := c.w.Command(c.program, c.createArguments()...)
 	cmd.Env, cmd.Stdin, cmd.Stdout = c.env, in, out
 	said := c.w.Run(c.t, cmd)
 	done()
@@ -198,7 +198,7 @@ func (c *container) ask(command string) (lines []string) {
 	return nil
 }
 
-// delete deletes the container. nothingLeft checks the leftovers.
+// delete deletes the container. checkNothingLeft checks the leftovers.
 func (c *container) delete() {
 	c.t.Helper()
 	rig.Must(c.t, c.commands.Close())
@@ -221,9 +221,9 @@ func (c *container) lease() rig.Lease {
 	return rig.Lease{}
 }
 
-// nothingLeft checks that nothing of a deleted container is left: no live lease, no cgroup, and no
+// checkNothingLeft checks that nothing of a deleted container is left: no live lease, no cgroup, and no
 // mount of the driver's directory anywhere in the node.
-func (c *container) nothingLeft() {
+func (c *container) checkNothingLeft() {
 	c.t.Helper()
 	// A process that exits stays in its cgroup for a moment.
 	live := func() (left []rig.Lease) {

@@ -15,39 +15,39 @@ import (
 
 // If a hook fails, the runtime gives up the container, the error is one line, and nothing is left.
 func TestFailure(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		for _, tt := range []struct {
 			name, want string
 			change     func(*specs.Spec) *specs.Spec
 		}{
 			{"too many", "node has 8 GPUs, 9 asked", func(s *specs.Spec) *specs.Spec {
-				return hooked(s, entry(config, "createRuntime", "--request", "9"), "createRuntime")
+				return withHooks(s, entry(config, "createRuntime", "--request", "9"), "createRuntime")
 			}},
 			{"no request", "request", func(s *specs.Spec) *specs.Spec {
-				return hooked(s, entry(config, "createRuntime", "--request", "two or so"), "createRuntime")
+				return withHooks(s, entry(config, "createRuntime", "--request", "two or so"), "createRuntime")
 			}},
 			{"contradiction", "contradicting requests", func(s *specs.Spec) *specs.Spec {
 				s.Annotations = map[string]string{"berth.gpus": "1"}
-				return hooked(s, entry(config, "createRuntime", "--request", "2"), "createRuntime")
+				return withHooks(s, entry(config, "createRuntime", "--request", "2"), "createRuntime")
 			}},
 			{"features alone", "no GPU that it would be for", func(s *specs.Spec) *specs.Spec {
-				return hooked(s, entry(config, "createRuntime", "--with", "gds"), "createRuntime")
+				return withHooks(s, entry(config, "createRuntime", "--with", "gds"), "createRuntime")
 			}},
 			{"a lease that isn't there", "no such lease", func(s *specs.Spec) *specs.Spec {
-				return hooked(s, entry(config, "bind", "--lease", "0123456789ab"), "createRuntime")
+				return withHooks(s, entry(config, "bind", "--lease", "0123456789ab"), "createRuntime")
 			}},
 			{"no driver", "take the node's inventory", func(s *specs.Spec) *specs.Spec {
 				other := w.configure(t, fmt.Sprintf("state = %q\n[host]\nnvml = '/none.so'\n", t.TempDir()))
-				return hooked(s, entry(other, "createRuntime", "--request", "1"), "createRuntime")
+				return withHooks(s, entry(other, "createRuntime", "--request", "1"), "createRuntime")
 			}},
 			{"configuration", "unknown key", func(s *specs.Spec) *specs.Spec {
-				return hooked(s, entry(w.configure(t, "colour = 1\n"), "createRuntime", "--request", "1"), "createRuntime")
+				return withHooks(s, entry(w.configure(t, "colour = 1\n"), "createRuntime", "--request", "1"), "createRuntime")
 			}},
 			{"after the lease", "mounted there", func(s *specs.Spec) *specs.Spec {
 				// Another mount where the node has to be.
 				s.Mounts = append(s.Mounts, specs.Mount{Destination: "/dev/nvidiactl", Type: "bind", Source: "/dev/null", Options: []string{"bind"}})
-				return hooked(s, entry(config, "createRuntime", "--request", "1"), "createRuntime")
+				return withHooks(s, entry(config, "createRuntime", "--request", "1"), "createRuntime")
 			}},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestFailure(t *testing.T) {
 					}
 				}
 				_ = c.act("delete", "--force", c.id) // as engines do
-				c.nothingLeft()
+				c.checkNothingLeft()
 			})
 		}
 	})
@@ -70,10 +70,10 @@ func TestFailure(t *testing.T) {
 
 // Devices that others have leased are named, and stay leased.
 func TestBusy(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		ask := func(n string) *specs.Spec {
-			return hooked(w.plain(t), entry(config, "createRuntime", "--request", n), "createRuntime")
+			return withHooks(w.plain(t), entry(config, "createRuntime", "--request", n), "createRuntime")
 		}
 		first := run(t, w, w.runtime, config, ask("6"))
 		held := first.lease()
@@ -90,14 +90,14 @@ func TestBusy(t *testing.T) {
 		}
 		third.delete()
 		first.delete()
-		first.nothingLeft()
+		first.checkNothingLeft()
 	})
 }
 
 // If the hook is killed at any moment, nothing is left that isn't free again when the runtime has
 // given up the container.
 func TestKilled(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		dir := t.TempDir()
 		killer := filepath.Join(dir, "berth-hook")
@@ -110,7 +110,7 @@ func TestKilled(t *testing.T) {
 			h := entry(config, "createRuntime", "--request", "all")
 			h.Path = killer
 			h.Env = []string{"PATH=/usr/bin:/bin"}
-			c := prepare(t, w, w.runtime, config, hooked(w.plain(t), h, "createRuntime"))
+			c := prepare(t, w, w.runtime, config, withHooks(w.plain(t), h, "createRuntime"))
 			if said := c.create(); said.Code != 0 {
 				killed++
 				if strings.Contains(said.Err, "berth-hook:") {
@@ -118,23 +118,23 @@ func TestKilled(t *testing.T) {
 				}
 			}
 			_ = c.act("delete", "--force", c.id)
-			c.nothingLeft()
+			c.checkNothingLeft()
 		}
 		if killed == 0 {
 			t.Error("no hook was killed")
 		}
-		c := run(t, w, w.runtime, config, hooked(w.plain(t), entry(config, "createRuntime", "--request", "all"), "createRuntime"))
+		c := run(t, w, w.runtime, config, withHooks(w.plain(t), entry(config, "createRuntime", "--request", "all"), "createRuntime"))
 		c.delete()
-		c.nothingLeft()
+		c.checkNothingLeft()
 	})
 }
 
 // poststop releases the lease at once.
 func TestPoststop(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
-		spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime")
-		c := run(t, w, w.runtime, config, hooked(spec, entry(config, "poststop"), "poststop"))
+		spec := withHooks(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime")
+		c := run(t, w, w.runtime, config, withHooks(spec, entry(config, "poststop"), "poststop"))
 		c.delete()
 		if l := w.Leases(t); len(l) > 0 {
 			t.Errorf("after poststop: %+v", l)
@@ -151,12 +151,12 @@ func TestSurroundings(t *testing.T) {
 	rig.Must(t, os.WriteFile(evil, nil, 0o755))
 	h := entry(config, "createRuntime", "--request", "1")
 	h.Env = []string{"LD_PRELOAD=" + evil, "BERTH_CONFIG=/none", "GODEBUG=x=1", "PATH=" + filepath.Dir(evil)}
-	c := run(t, w, w.runtime, config, hooked(spec, h, "createRuntime"))
+	c := run(t, w, w.runtime, config, withHooks(spec, h, "createRuntime"))
 	if l := c.lease(); len(l.Devices) != 1 {
 		t.Errorf("lease: %+v", l)
 	}
 	c.delete()
-	c.nothingLeft()
+	c.checkNothingLeft()
 	if out := w.Do(t, "sh", "-c", "ldd "+hook+" 2>&1 || true"); !strings.Contains(out, "not a dynamic executable") {
 		t.Errorf("it isn't static: %s", out)
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// opened returns the server's accelerators that can be opened: a node that the rules allow answers
+// openedNodes returns the server's accelerators that can be opened: a node that the rules allow answers
 // "ENXIO", because it has no driver.
-func (c *container) opened() []string {
+func (c *container) openedNodes() []string {
 	c.t.Helper()
 	got := map[string]bool{}
 	for _, d := range c.w.accelerators(c.t) {
@@ -29,8 +29,8 @@ func (c *container) opened() []string {
 	return slices.Sorted(maps.Keys(got))
 }
 
-// own returns the nodes that belong to the container's lease.
-func (c *container) own() (paths []string) {
+// nodesOfLease returns the nodes that belong to the container's lease.
+func (c *container) nodesOfLease() (paths []string) {
 	c.t.Helper()
 	p := c.w.State.Blueprint()
 	for _, d := range c.lease().Devices {
@@ -47,20 +47,20 @@ func (c *container) own() (paths []string) {
 	return paths
 }
 
-// expect checks that the container has so many GPUs, and nothing else.
-func (c *container) expect(gpus int) {
+// checkDevices checks that the container has so many GPUs, and nothing else.
+func (c *container) checkDevices(gpus int) {
 	c.t.Helper()
 	if l := c.lease(); len(l.Devices) != gpus {
 		c.t.Errorf("its lease is %+v, %d were asked for", l, gpus)
 	}
-	if got, want := c.opened(), c.own(); !slices.Equal(got, want) {
+	if got, want := c.openedNodes(), c.nodesOfLease(); !slices.Equal(got, want) {
 		c.t.Errorf("it can open %v, and ought to %v", got, want)
 	}
 }
 
 // Containers of many kinds get exactly the requested devices.
 func TestKinds(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		ask := func(words ...string) specs.Hook { return entry(config, append([]string{"createRuntime"}, words...)...) }
 		hostDev := specs.Mount{Destination: "/host/dev", Type: "bind", Source: "/dev", Options: []string{"rbind", "rprivate"}}
@@ -72,21 +72,21 @@ func TestKinds(t *testing.T) {
 		}{
 			{"by the annotation", 1, func(s *specs.Spec) {
 				s.Annotations = map[string]string{"berth.gpus": "1"}
-				hooked(s, ask(), "createRuntime")
+				withHooks(s, ask(), "createRuntime")
 			}},
-			{"by one device", 1, func(s *specs.Spec) { hooked(s, ask("--request", "device=5"), "createRuntime") }},
+			{"by one device", 1, func(s *specs.Spec) { withHooks(s, ask("--request", "device=5"), "createRuntime") }},
 			{"said twice", 1, func(s *specs.Spec) {
-				hooked(hooked(s, ask("--request", "1"), "createRuntime"), ask("--request", "1"), "createRuntime")
+				withHooks(withHooks(s, ask("--request", "1"), "createRuntime"), ask("--request", "1"), "createRuntime")
 			}},
 			{"guard of a privileged container", 0, func(s *specs.Spec) {
 				s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{all}
 				s.Mounts = append(s.Mounts, hostDev)
-				hooked(s, ask(), "createRuntime")
+				withHooks(s, ask(), "createRuntime")
 			}},
 			{"privileged, with a request", 1, func(s *specs.Spec) {
 				s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{all}
 				s.Mounts = append(s.Mounts, hostDev)
-				hooked(s, ask("--request", "1"), "createRuntime")
+				withHooks(s, ask("--request", "1"), "createRuntime")
 			}},
 			{"nodes and binds of all of them", 1, func(s *specs.Spec) {
 				for _, d := range w.accelerators(t) {
@@ -95,22 +95,22 @@ func TestKinds(t *testing.T) {
 					s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rwm"})
 					s.Mounts = append(s.Mounts, specs.Mount{Destination: "/host" + d.path, Type: "bind", Source: d.path, Options: []string{"bind"}})
 				}
-				hooked(s, ask("--request", "1"), "createRuntime")
+				withHooks(s, ask("--request", "1"), "createRuntime")
 			}},
 			{"guard at both stages, of binds of all of them", 0, func(s *specs.Spec) {
 				for _, d := range w.accelerators(t) {
 					s.Mounts = append(s.Mounts, specs.Mount{Destination: "/host" + d.path, Type: "bind", Source: d.path, Options: []string{"bind"}})
 				}
 				s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{all}
-				hooked(s, ask(), "prestart", "createRuntime")
+				withHooks(s, ask(), "prestart", "createRuntime")
 			}},
 			{"the host's /dev", 1, func(s *specs.Spec) {
 				s.Mounts[1] = specs.Mount{Destination: "/dev", Type: "bind", Source: "/dev", Options: []string{"rbind", "rprivate"}}
-				hooked(s, ask("--request", "1"), "createRuntime")
+				withHooks(s, ask("--request", "1"), "createRuntime")
 			}},
 			{"a root that is read-only", 1, func(s *specs.Spec) {
 				s.Root.Readonly = true
-				hooked(s, ask("--request", "1"), "createRuntime")
+				withHooks(s, ask("--request", "1"), "createRuntime")
 			}},
 			{"users of its own", 1, func(s *specs.Spec) {
 				s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: "user"}, specs.LinuxNamespace{Type: "ipc"})
@@ -123,10 +123,10 @@ func TestKinds(t *testing.T) {
 				for _, dir := range []string{filepath.Dir(s.Root.Path), filepath.Dir(filepath.Dir(s.Root.Path))} {
 					rig.Must(t, os.Chmod(dir, 0o755))
 				}
-				hooked(s, ask("--request", "1"), "createRuntime")
+				withHooks(s, ask("--request", "1"), "createRuntime")
 			}},
 			{"no request, no accelerator", 0, func(s *specs.Spec) {
-				hooked(s, ask(), "createRuntime")
+				withHooks(s, ask(), "createRuntime")
 			}},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
@@ -134,12 +134,12 @@ func TestKinds(t *testing.T) {
 				spec := w.plain(t)
 				tt.make(spec)
 				c := run(t, w, w.runtime, config, spec)
-				c.expect(tt.gpus)
+				c.checkDevices(tt.gpus)
 				if after := w.nodes(); after != before {
 					t.Errorf("the host's /dev was changed: from\n%s to\n%s", before, after)
 				}
 				c.delete()
-				c.nothingLeft()
+				c.checkNothingLeft()
 			})
 		}
 	})
@@ -153,21 +153,21 @@ func (w *world) nodes() string {
 
 // A container that the wrapper prepares has one lease, whatever hooks it has.
 func TestOneLease(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		spec := w.plain(t)
 		spec.Annotations = map[string]string{"berth.gpus": "2"}
-		c := run(t, w, w.Runtime, config, hooked(spec, entry(config, "createRuntime"), "prestart", "createRuntime"))
+		c := run(t, w, w.Runtime, config, withHooks(spec, entry(config, "createRuntime"), "prestart", "createRuntime"))
 		if l := c.lease(); len(l.Devices) != 2 || l.Owner.Runtime != w.runtime {
 			t.Errorf("its lease is %+v", l)
 		}
-		c.expect(2)
+		c.checkDevices(2)
 		mounts := strings.Count(strings.Join(c.ask("cat /proc/self/mountinfo"), "\n"), " /usr/local/nvidia ")
 		if mounts != 1 {
 			t.Errorf("the driver is mounted %d times", mounts)
 		}
 		c.delete()
-		c.nothingLeft()
+		c.checkNothingLeft()
 	})
 }
 
@@ -175,30 +175,30 @@ func TestOneLease(t *testing.T) {
 func TestForgedLease(t *testing.T) {
 	w := &world{Node: shared.Shared(t, "dgx-h100", "v2"), runtime: "runc", cgroup: "v2"}
 	config := w.configure(t, "")
-	first := run(t, w, w.runtime, config, hooked(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime"))
+	first := run(t, w, w.runtime, config, withHooks(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime"))
 	for _, id := range []string{first.lease().ID, "0123456789ab"} {
 		spec := w.plain(t)
 		spec.Annotations = map[string]string{"dev.berth.lease": id}
-		c := run(t, w, w.runtime, config, hooked(spec, entry(config, "createRuntime", "--request", "1"), "createRuntime"))
-		c.expect(1)
+		c := run(t, w, w.runtime, config, withHooks(spec, entry(config, "createRuntime", "--request", "1"), "createRuntime"))
+		c.checkDevices(1)
 		c.delete()
 	}
-	spec := hooked(w.plain(t), entry(config, "bind", "--lease", first.lease().ID), "createRuntime")
+	spec := withHooks(w.plain(t), entry(config, "bind", "--lease", first.lease().ID), "createRuntime")
 	if said := prepare(t, w, w.runtime, config, spec).create(); said.Code == 0 || !strings.Contains(said.Err, "it is held by "+first.id) {
 		t.Errorf("bind to another one's lease: exit code %d: %s", said.Code, said.Err)
 	}
 	first.delete()
-	first.nothingLeft()
+	first.checkNothingLeft()
 }
 
 // The mount of specs of older versions.
 func TestMount(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		source := t.TempDir()
 		rig.Must(t, os.MkdirAll(filepath.Join(source, "nvidia"), 0o755))
 		rig.Must(t, os.WriteFile(filepath.Join(source, "nvidia/params"), []byte("ModifyDeviceFiles: 0\n"), 0o644))
-		c := run(t, w, w.runtime, config, hooked(w.plain(t), entry(config, "mount", source, "/proc/driver"), "createRuntime"))
+		c := run(t, w, w.runtime, config, withHooks(w.plain(t), entry(config, "mount", source, "/proc/driver"), "createRuntime"))
 		if got := c.ask("cat /proc/driver/nvidia/params"); !slices.Equal(got, []string{"ModifyDeviceFiles: 0"}) {
 			t.Errorf("params: %q", got)
 		}
@@ -206,6 +206,6 @@ func TestMount(t *testing.T) {
 			t.Errorf("open: %s", got)
 		}
 		c.delete()
-		c.nothingLeft()
+		c.checkNothingLeft()
 	})
 }

@@ -46,9 +46,9 @@ type world struct {
 	cgroup  string // the version
 }
 
-// worlds runs a test on the pairs of runtime and version of cgroups, one after another, because
+// eachWorld runs a test on the pairs of runtime and version of cgroups, one after another, because
 // they share the node's devices.
-func worlds(t *testing.T, profile string, f func(t *testing.T, w *world)) {
+func eachWorld(t *testing.T, profile string, f func(t *testing.T, w *world)) {
 	for cgroup, runtimes := range testutil.PairsByCgroup(t) {
 		t.Run(cgroup, func(t *testing.T) {
 			n := shared.Shared(t, profile, cgroup)

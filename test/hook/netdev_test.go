@@ -78,14 +78,14 @@ func (w *world) entryPoints(config string) []entryPoint {
 			return s
 		}},
 		{"createRuntime", w.runtime, func(s *specs.Spec, device string) *specs.Spec {
-			return hooked(s, entry(config, "createRuntime", "--request", "vendor.example/nic="+device), "createRuntime")
+			return withHooks(s, entry(config, "createRuntime", "--request", "vendor.example/nic="+device), "createRuntime")
 		}},
 	}
 }
 
 // The interfaces of a CDI device are in the container, and disappear with it.
 func TestNetDevices(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		for i, d := range w.entryPoints("") {
 			t.Run(d.name, func(t *testing.T) {
 				config := w.network(t)
@@ -105,7 +105,7 @@ func TestNetDevices(t *testing.T) {
 					t.Error("the spec has netDevices: a runtime that knows them would move them too")
 				}
 				c.delete()
-				c.nothingLeft()
+				c.checkNothingLeft()
 			})
 		}
 	})
@@ -113,14 +113,14 @@ func TestNetDevices(t *testing.T) {
 
 // With precreate they come as well: by a hook in the spec that it prints.
 func TestNetDevicesPrecreate(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.network(t)
-		spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "vendor.example/nic=port0"), "createRuntime")
+		spec := withHooks(w.plain(t), entry(config, "createRuntime", "--request", "vendor.example/nic=port0"), "createRuntime")
 		c := prepare(t, w, w.runtime, config, spec)
 		in, out, done := c.pipes()
 		// The hook's caller lives until the container exists.
 		cmd := w.Command("sh", "-c", fmt.Sprintf(`exec 3<&0; %s --config %s precreate <"$1/config.json" >"$1/changed" && mv "$1/changed" "$1/config.json" && shift && "$@" <&3`, hook, config), "sh", c.bundle)
-		cmd.Args = append(cmd.Args, append([]string{c.program}, c.creation()...)...)
+		cmd.Args = append(cmd.Args, append([]string{c.program}, c.createArguments()...)...)
 		cmd.Stdin, cmd.Stdout = in, out
 		said := w.Run(t, cmd)
 		done()
@@ -131,13 +131,13 @@ func TestNetDevicesPrecreate(t *testing.T) {
 			t.Errorf("inside:\n%s", got)
 		}
 		c.delete()
-		c.nothingLeft()
+		c.checkNothingLeft()
 	})
 }
 
 // The error names an interface that can't be moved, and nothing is changed or left.
 func TestNoNetDevices(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		for i, d := range w.entryPoints("") {
 			for _, tt := range []struct {
 				name, device, want string
@@ -165,7 +165,7 @@ func TestNoNetDevices(t *testing.T) {
 						t.Errorf("exit code %d, %q; want %q", said.Code, said.Err, tt.want)
 					}
 					_ = c.act("delete", "--force", c.id) // as engines do
-					c.nothingLeft()
+					c.checkNothingLeft()
 					if after := ip(t, "-o addr"); after != before {
 						t.Errorf("the host has\n%s\nand had\n%s", after, before)
 					}

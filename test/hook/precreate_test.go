@@ -48,20 +48,20 @@ func (w *world) precreate(t *testing.T, config string, spec []byte, then string,
 // With the spec that precreate prints, a runtime makes the same container as the wrapper, and the
 // lease is the container's.
 func TestPrecreate(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		made := w.plain(t)
 		made.Annotations = map[string]string{"berth.gpus": "device=0,3"}
 		wrapped := run(t, w, w.Runtime, config, made)
-		want := wrapped.look(made)
+		want := wrapped.describeContainer(made)
 		wrapped.delete()
 
-		spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "device=0,3"), "createRuntime")
+		spec := withHooks(w.plain(t), entry(config, "createRuntime", "--request", "device=0,3"), "createRuntime")
 		c := prepare(t, w, w.runtime, config, spec)
 		in, out, done := c.pipes()
 		// The hook's caller lives until the container exists.
 		cmd := w.Command("sh", "-c", fmt.Sprintf(`exec 3<&0; %s --config %s precreate <"$1/config.json" >"$1/changed" && mv "$1/changed" "$1/config.json" && shift && "$@" <&3`, hook, config), "sh", c.bundle)
-		cmd.Args = append(cmd.Args, append([]string{c.program}, c.creation()...)...)
+		cmd.Args = append(cmd.Args, append([]string{c.program}, c.createArguments()...)...)
 		cmd.Stdin, cmd.Stdout = in, out
 		said := w.Run(t, cmd)
 		done()
@@ -71,7 +71,7 @@ func TestPrecreate(t *testing.T) {
 		if said := c.act("start", c.id); said.Code != 0 {
 			t.Fatalf("start: %s", said.Err)
 		}
-		got := c.look(spec)
+		got := c.describeContainer(spec)
 		delete(want, "variable BERTH_LEASE")
 		delete(got, "variable BERTH_LEASE")
 		for k := range got {
@@ -89,14 +89,14 @@ func TestPrecreate(t *testing.T) {
 			t.Errorf("leases: %+v", leases)
 		}
 		c.delete()
-		c.nothingLeft()
+		c.checkNothingLeft()
 	})
 }
 
 // If the wrapper is podman's runtime as well, it takes over precreate's lease, and takes no second
 // one.
 func TestPrecreateAndWrapper(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		for _, way := range []string{"annotation", "entry"} {
 			t.Run(way, func(t *testing.T) {
@@ -104,12 +104,12 @@ func TestPrecreateAndWrapper(t *testing.T) {
 				if way == "annotation" {
 					spec.Annotations = map[string]string{"berth.gpus": "2"}
 				} else {
-					spec = hooked(spec, entry(config, "createRuntime", "--request", "2"), "createRuntime")
+					spec = withHooks(spec, entry(config, "createRuntime", "--request", "2"), "createRuntime")
 				}
 				c := prepare(t, w, w.Runtime, config, spec)
 				in, out, done := c.pipes()
 				cmd := w.Command("sh", "-c", fmt.Sprintf(`exec 3<&0; %s --config %s precreate <"$1/config.json" >"$1/changed" && mv "$1/changed" "$1/config.json" && shift && "$@" <&3`, hook, config), "sh", c.bundle)
-				cmd.Args = append(cmd.Args, append([]string{c.program}, c.creation()...)...)
+				cmd.Args = append(cmd.Args, append([]string{c.program}, c.createArguments()...)...)
 				cmd.Env, cmd.Stdin, cmd.Stdout = c.env, in, out
 				said := w.Run(t, cmd)
 				done()
@@ -122,7 +122,7 @@ func TestPrecreateAndWrapper(t *testing.T) {
 				if live := w.live(t); len(live) != 1 || len(live[0].Devices) != 2 {
 					t.Errorf("leases: %+v", live)
 				}
-				if got := c.opened(); len(got) != 5 { // two GPUs, and the nodes that come with every GPU
+				if got := c.openedNodes(); len(got) != 5 { // two GPUs, and the nodes that come with every GPU
 					t.Errorf("it can open %v", got)
 				}
 				if mounts := strings.Count(strings.Join(c.ask("cat /proc/self/mountinfo"), "\n"), " /usr/local/nvidia "); mounts != 1 {
@@ -132,7 +132,7 @@ func TestPrecreateAndWrapper(t *testing.T) {
 				if left := w.Leases(t); len(left) > 0 {
 					t.Errorf("after delete the ledger has %+v", left)
 				}
-				c.nothingLeft()
+				c.checkNothingLeft()
 			})
 		}
 	})
@@ -206,7 +206,7 @@ func TestPodman(t *testing.T) {
 	if _, err := exec.LookPath("podman"); err != nil {
 		t.Fatalf("needs podman: %v", err)
 	}
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "[policy]\npodman_annotation = true\n")
 		for _, stage := range []string{"precreate", "createRuntime"} {
 			t.Run(stage, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestPodman(t *testing.T) {
 						got[d.path] = true
 					}
 				}
-				for _, path := range c.own() {
+				for _, path := range c.nodesOfLease() {
 					if !got[path] {
 						t.Errorf("%s can't be opened: %q", path, answers)
 					}

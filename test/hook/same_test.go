@@ -19,32 +19,32 @@ import (
 // Seen from inside, a container with devices from the hook is the one that the wrapper makes,
 // except for the table in docs/runtime.md.
 func TestSameAsTheWrapper(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		made := w.plain(t)
 		made.Annotations = map[string]string{"berth.gpus": "device=0,3"}
 		wrapped := run(t, w, w.Runtime, config, made)
-		want := wrapped.look(made)
+		want := wrapped.describeContainer(made)
 		wrapped.delete()
 		for name, stages := range map[string][]string{
 			"createRuntime": {"createRuntime"}, "prestart": {"prestart"}, "both": {"prestart", "createRuntime"},
 		} {
 			t.Run(name, func(t *testing.T) {
-				spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "device=0,3"), stages...)
+				spec := withHooks(w.plain(t), entry(config, "createRuntime", "--request", "device=0,3"), stages...)
 				c := run(t, w, w.runtime, config, spec)
 				if l := c.lease(); len(l.Devices) != 2 || l.Owner.Bundle != c.bundle {
 					t.Errorf("its lease is %+v", l)
 				}
-				compare(t, want, c.look(spec))
+				compare(t, want, c.describeContainer(spec))
 				c.delete()
-				c.nothingLeft()
+				c.checkNothingLeft()
 			})
 		}
 	})
 }
 
-// look returns everything that is visible in a container, by name.
-func (c *container) look(spec *specs.Spec) map[string]string {
+// describeContainer returns everything that is visible in a container, by name.
+func (c *container) describeContainer(spec *specs.Spec) map[string]string {
 	c.t.Helper()
 	seen := map[string]string{}
 	for _, d := range c.w.accelerators(c.t) {
@@ -126,7 +126,7 @@ func compare(t *testing.T, want, got map[string]string) {
 			keys[k] = true
 		}
 	}
-	allowed := table(t)
+	allowed := readTable(t)
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		if want[k] == got[k] {
 			continue
@@ -145,8 +145,8 @@ func compare(t *testing.T, want, got map[string]string) {
 
 var row = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
 
-// table reads the first column of the table in the docs.
-func table(t *testing.T) map[string]bool {
+// readTable reads the first column of the table in the docs.
+func readTable(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(doc)
 	rig.Must(t, err)

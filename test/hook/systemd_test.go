@@ -14,7 +14,7 @@ import (
 // because it would restore the engine's rules at its next reload. The next container's start
 // removes the drop-ins of deleted ones.
 func TestSystemd(t *testing.T) {
-	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		units := w.Path("/run/systemd/system")
 		if _, err := os.Stat(units); err == nil {
@@ -23,7 +23,7 @@ func TestSystemd(t *testing.T) {
 		rig.Must(t, os.MkdirAll(units, 0o755))
 		t.Cleanup(func() { rig.Must(t, os.RemoveAll(units)) })
 		scoped := func() (c *container, unit string) {
-			spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime")
+			spec := withHooks(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime")
 			c = prepare(t, w, w.runtime, config, spec)
 			unit = c.id + ".scope"
 			spec.Linux.CgroupsPath = "/" + c.id + ".slice/" + unit
@@ -44,7 +44,7 @@ func TestSystemd(t *testing.T) {
 		first, unit := scoped()
 		text, err := os.ReadFile(units + "/" + unit + ".d/50-berth-devices.conf")
 		rig.Must(t, err)
-		own := first.own()
+		own := first.nodesOfLease()
 		for _, d := range w.accelerators(t) {
 			line := fmt.Sprintf("DeviceAllow=/dev/char/%d:%d rw\n", d.major, d.minor)
 			if want := slices.Contains(own, d.path); strings.Contains(string(text), line) != want {
@@ -60,6 +60,6 @@ func TestSystemd(t *testing.T) {
 			t.Error(err)
 		}
 		second.delete()
-		second.nothingLeft()
+		second.checkNothingLeft()
 	})
 }

@@ -22,7 +22,7 @@ type host struct {
 // boot boots a server without berth, which ends with the test.
 func boot(t *testing.T, suite, cgroup string) host {
 	t.Helper()
-	wanted(t)
+	skipUnlessWanted(t)
 	tree, err := rack.Tree(suite)
 	testutil.Must(t, err)
 	started, err := rack.Start(rack.Options{

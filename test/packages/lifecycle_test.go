@@ -31,8 +31,8 @@ func redhat() manager {
 	}
 }
 
-// placed are the files that a package installs, with type and mode.
-func placed(m manager) map[string]string {
+// packageFiles are the files that a package installs, with type and mode.
+func packageFiles(m manager) map[string]string {
 	all := map[string]string{"/etc/berth": "d 0755", "/usr/lib/berth": "d 0755", "/usr/share/berth": "d 0755", "/usr/share/berth/hooks.d": "d 0755", "/usr/share/doc/berth": "d 0755"}
 	for _, name := range []string{"berth", "berth-runtime", "berth-hook"} {
 		all["/usr/bin/"+name] = "f 0755"
@@ -57,9 +57,9 @@ func placed(m manager) map[string]string {
 	return all
 }
 
-// made reports whether a path is made by the package's scripts, or by the discovery that they
+// isMade reports whether a path is made by the package's scripts, or by the discovery that they
 // start. All other files of the server stay as they were.
-func made(path string) bool {
+func isMade(path string) bool {
 	for _, below := range []string{"/run/berth", "/var/lib/berth"} {
 		if path == below || strings.HasPrefix(path, below+"/") {
 			return true
@@ -71,9 +71,9 @@ func made(path string) bool {
 	}, path)
 }
 
-// strange reports whether a path isn't compared: a directory above the package's files, which
+// isIgnored reports whether a path isn't compared: a directory above the package's files, which
 // package managers make and leave, or a cache that a trigger renews.
-func strange(path string) bool {
+func isIgnored(path string) bool {
 	return slices.Contains([]string{
 		"/usr/share/zsh", "/usr/share/zsh/vendor-completions", "/usr/share/zsh/site-functions", "/usr/share/fish", "/usr/share/fish/vendor_completions.d",
 		"/usr/share/man/man1", "/usr/share/man/man5", "/usr/share/man/man8", "/usr/lib/udev", "/usr/lib/udev/rules.d", "/etc/ld.so.cache",
@@ -83,8 +83,8 @@ func strange(path string) bool {
 // A package installs its files and changes no others; a running container keeps its lease and its
 // device rules during an upgrade; the package can't be removed under a container or an engine that
 // uses it; and after its removal the file system is as before.
-func TestLife(t *testing.T) {
-	wanted(t)
+func TestLifecycle(t *testing.T) {
+	skipUnlessWanted(t)
 	for _, test := range []struct {
 		name, suite, cgroup string
 		manager             manager
@@ -94,23 +94,23 @@ func TestLife(t *testing.T) {
 		{"forky v2", "forky", "v2", dpkg()},
 		{"forky v2 rpm", "forky", "v2", redhat()},
 	} {
-		t.Run(test.name, func(t *testing.T) { live(boot(t, test.suite, test.cgroup), test.manager) })
+		t.Run(test.name, func(t *testing.T) { testLifecycle(boot(t, test.suite, test.cgroup), test.manager) })
 	}
 }
 
-func live(h host, m manager) {
+func testLifecycle(h host, m manager) {
 	t := h.t
 	before := h.files()
 	h.do(m.install(older)...)
 	installed := h.files()
-	placed := placed(m)
+	placed := packageFiles(m)
 	for path, want := range placed {
 		if got := installed[path]; !strings.HasPrefix(got, want+" root:root") {
 			t.Errorf("%s is %q", path, got)
 		}
 	}
 	for path, is := range installed {
-		if _, ours := placed[path]; !ours && !made(path) && !strange(path) && before[path] != is {
+		if _, ours := placed[path]; !ours && !isMade(path) && !isIgnored(path) && before[path] != is {
 			t.Errorf("installing changes %s: %q, before %q", path, is, before[path])
 		}
 	}
@@ -119,7 +119,7 @@ func live(h host, m manager) {
 			t.Errorf("%s is %q", path, installed[path])
 		}
 	}
-	works(h)
+	checkWorks(h)
 
 	opens, end := h.container("berth", "run", "-i", "--gpus", "2", "--volume", "/dev:/nodes", shared+"/image", "/probe")
 	had, lease := opens(), h.do("berth", "leases", "--json")
@@ -136,7 +136,7 @@ func live(h host, m manager) {
 	if got := h.do("berth", "leases", "--json"); id(got) != id(lease) || !strings.Contains(got, `"live": true`) {
 		t.Errorf("after the upgrade the leases are %s, before %s", got, lease)
 	}
-	refuses(h, m, "containers hold GPUs (live leases: 1)")
+	checkRefused(h, m, "containers hold GPUs (live leases: 1)")
 	end()
 	h.do("sh", "-c", "cd /run/berth && mv ledger.json kept && echo '{' >ledger.json")
 	if code, said := h.run(m.remove...); code == 0 || !strings.Contains(said, "the ledger can't be read") {
@@ -145,16 +145,16 @@ func live(h host, m manager) {
 	h.do("mv", "/run/berth/kept", "/run/berth/ledger.json")
 
 	h.do("sh", "-c", `mkdir /etc/containerd/conf.d && cd /etc/containerd/conf.d && echo 'BinaryName = "/usr/bin/berth-runtime"' >by-hand.toml`)
-	refuses(h, m, "/etc/containerd/conf.d/by-hand.toml names berth-runtime")
+	checkRefused(h, m, "/etc/containerd/conf.d/by-hand.toml names berth-runtime")
 	h.do("rm", "-r", "/etc/containerd/conf.d")
 	h.do("berth", "setup", "docker")
 	h.do("berth", "cdi", "generate")
-	refuses(h, m, "berth setup docker --remove")
+	checkRefused(h, m, "berth setup docker --remove")
 	h.do("berth", "setup", "docker", "--remove")
 
 	h.do(m.remove...)
 	h.do(m.install(newer)...) // for dpkg this isn't the first time
-	works(h)
+	checkWorks(h)
 	h.do(m.remove...)
 	if m.purge != nil {
 		h.do(m.purge...)
@@ -172,8 +172,8 @@ func id(leases string) string {
 	return first
 }
 
-// works checks that the units run, and that systemd accepts them.
-func works(h host) {
+// checkWorks checks that the units run, and that systemd accepts them.
+func checkWorks(h host) {
 	t := h.t
 	for _, unit := range []string{"berth-discover.service", "berth-discover.timer"} {
 		if got := h.do("systemctl", "is-enabled", unit); got != "enabled\n" {
@@ -193,8 +193,8 @@ func works(h host) {
 	}
 }
 
-// refuses checks that the removal fails with a reason, and that everything still works.
-func refuses(h host, m manager, why string) {
+// checkRefused checks that the removal fails with a reason, and that everything still works.
+func checkRefused(h host, m manager, why string) {
 	h.t.Helper()
 	code, said := h.run(m.remove...)
 	if code == 0 || !strings.Contains(said, why) {
@@ -211,7 +211,7 @@ func compare(t *testing.T, before, after map[string]string, stays string) {
 	all := maps.Clone(before)
 	maps.Copy(all, after)
 	for path := range all {
-		if before[path] != after[path] && !strange(path) && (stays == "" || path != stays && !strings.HasPrefix(path, stays+"/")) {
+		if before[path] != after[path] && !isIgnored(path) && (stays == "" || path != stays && !strings.HasPrefix(path, stays+"/")) {
 			t.Errorf("%s is %q, before it all %q", path, after[path], before[path])
 		}
 	}

@@ -69,8 +69,8 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// wanted skips a test unless it was requested.
-func wanted(t *testing.T) {
+// skipUnlessWanted skips a test unless it was requested.
+func skipUnlessWanted(t *testing.T) {
 	t.Helper()
 	if os.Getenv(asked) != "1" {
 		t.Skip("needs engines: make test-packages")

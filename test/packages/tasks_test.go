@@ -34,22 +34,22 @@ func TestRemovalUnderTasks(t *testing.T) {
 	}
 
 	id := sleep("run")
-	refuses(h, m, "tasks run ("+id[:12])
+	checkRefused(h, m, "tasks run ("+id[:12])
 	h.do("sh", "-c", "for p in /proc/[0-9]*; do case $(readlink $p/exe) in *berth-monitor*) kill -9 ${p#/proc/};; esac; done")
-	refuses(h, m, "tasks run ("+id[:12])
+	checkRefused(h, m, "tasks run ("+id[:12])
 	h.do("berth", "rm", "-f", id)
 
 	id = sleep("run")
 	h.do("mv", "/var/lib/berth/tasks", "/var/lib/berth/lost")
-	refuses(h, m, "supervises a task whose record is lost")
+	checkRefused(h, m, "supervises a task whose record is lost")
 	h.do("mv", "/var/lib/berth/lost", "/var/lib/berth/tasks")
 	h.do("berth", "rm", "-f", id)
 
 	h.do("systemctl", "start", "containerd")
 	id = sleep("--engine", "containerd", "run")
-	refuses(h, m, "containerd runs tasks of berth")
+	checkRefused(h, m, "containerd runs tasks of berth")
 	h.do("systemctl", "stop", "containerd")
-	refuses(h, m, "containerd runs tasks of berth")
+	checkRefused(h, m, "containerd runs tasks of berth")
 	h.do("systemctl", "start", "containerd")
 	h.do("berth", "--engine", "containerd", "rm", "-f", id)
 	h.do(m.remove...)

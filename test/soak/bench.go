@@ -23,7 +23,7 @@ func benchmark(ctx context.Context, o options) error {
 	}
 	defer r.clean()
 	started := time.Now()
-	if err := r.fill(); err != nil {
+	if err := r.startWorkers(); err != nil {
 		return err
 	}
 	for r.stats.released.Load() < int64(o.ops) {

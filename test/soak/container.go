@@ -41,7 +41,7 @@ func (w *worker) container(a ledger.Ask) error {
 	switch rand.IntN(4) {
 	case 0: // as "create" ends: the next acquire binds the lease
 		w.stats.left.Add(1)
-		die()
+		killSelf()
 	case 1:
 		w.stats.bound.Add(1)
 		if err := w.ledger.Bind(ctx, lease.ID, ledger.Owner{Process: ledger.Process{PID: c.Process.Pid}, Cgroup: lease.Owner.Cgroup}); err != nil {
@@ -110,7 +110,7 @@ func (w *worker) start(lease ledger.Lease) (*exec.Cmd, error) {
 	}
 	if rand.IntN(15) == 0 {
 		w.stats.selfKills.Add(1)
-		die() // only the cgroup shows that the container runs
+		killSelf() // only the cgroup shows that the container runs
 	}
 	if err := os.WriteFile(lease.Owner.PIDFile, []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
 		return nil, err
@@ -125,8 +125,8 @@ func (w *worker) start(lease ledger.Lease) (*exec.Cmd, error) {
 	return cmd, err
 }
 
-// contain is the container: it locks its devices and lives for a moment.
-func contain(dir string, devices []string) error {
+// runContainer is the container: it locks its devices and lives for a moment.
+func runContainer(dir string, devices []string) error {
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return nil // the creating process is dead
 	}
@@ -146,13 +146,13 @@ func contain(dir string, devices []string) error {
 	fmt.Println("holding")
 	time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
 	if rand.IntN(3) == 0 {
-		return outlive(held)
+		return startSurvivor(held)
 	}
 	return held.drop()
 }
 
-// outlive leaves a process in the cgroup that holds the devices after init has ended.
-func outlive(held locks) error {
+// startSurvivor leaves a process in the cgroup that holds the devices after init has ended.
+func startSurvivor(held locks) error {
 	cmd := exec.Command("sleep", "0.05")
 	cmd.ExtraFiles = held
 	return cmd.Start()

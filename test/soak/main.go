@@ -26,7 +26,7 @@ import (
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == roleArg {
-		os.Exit(play(os.Args[2:]))
+		os.Exit(playRole(os.Args[2:]))
 	}
 	var o options
 	var bench, rush bool
@@ -58,8 +58,8 @@ func main() {
 // roleArg marks a process that the soak started from its own program.
 const roleArg = "soak-role"
 
-// play runs such a process; the result is its exit status.
-func play(args []string) int {
+// playRole runs such a process; the result is its exit status.
+func playRole(args []string) int {
 	var err error
 	switch {
 	case len(args) == 3 && args[0] == "worker":
@@ -69,7 +69,7 @@ func play(args []string) int {
 	case len(args) == 3 && args[0] == "burst":
 		err = work(args[1], args[2], func(w *worker) error { return w.pair(os.Stdin, os.Stdout) })
 	case len(args) > 2 && args[0] == "container":
-		err = contain(args[1], args[2:])
+		err = runContainer(args[1], args[2:])
 	default:
 		err = fmt.Errorf("unknown role %q", args)
 	}

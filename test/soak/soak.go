@@ -47,7 +47,7 @@ func soak(ctx context.Context, o options) error {
 	if err := r.killAll(); err != nil {
 		return err
 	}
-	if err := r.everythingFree(); err != nil {
+	if err := r.checkAllFree(); err != nil {
 		return err
 	}
 	s := r.stats
@@ -136,7 +136,7 @@ func (r *run) loop(ctx context.Context) error {
 	report := time.NewTicker(max(r.o.progress, time.Millisecond))
 	defer report.Stop()
 	for r.stats.ops() < int64(r.o.ops) {
-		if err := r.fill(); err != nil {
+		if err := r.startWorkers(); err != nil {
 			return err
 		}
 		select {
@@ -169,8 +169,8 @@ func (r *run) failure() error {
 	return r.failed
 }
 
-// fill starts workers until there are as many as there should be.
-func (r *run) fill() error {
+// startWorkers starts workers until there are as many as there should be.
+func (r *run) startWorkers() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.workers) < r.o.procs {
@@ -217,7 +217,7 @@ func (r *run) killOne() {
 		if pids, err := r.scene.tree.PIDs(r.scene.group); err == nil && len(pids) > 0 {
 			_ = syscall.Kill(pids[rand.IntN(len(pids))], syscall.SIGKILL) // it may have ended
 		}
-		r.bury()
+		r.reapAdopted()
 		return
 	}
 	r.mu.Lock()
@@ -228,9 +228,9 @@ func (r *run) killOne() {
 	}
 }
 
-// bury reaps adopted containers. It can't wait for just any child: those that are
+// reapAdopted reaps adopted containers. It can't wait for just any child: those that are
 // workers belong to exec.
-func (r *run) bury() {
+func (r *run) reapAdopted() {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
 	if err != nil {
 		return
@@ -263,12 +263,12 @@ func (r *run) killAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err := r.scene.tree.Kill(ctx, r.scene.group)
-	r.bury()
+	r.reapAdopted()
 	return errors.Join(err, r.failure())
 }
 
-// everythingFree checks the second half of the promise: all devices are free in the end.
-func (r *run) everythingFree() error {
+// checkAllFree checks the second half of the promise: all devices are free in the end.
+func (r *run) checkAllFree() error {
 	wanted, err := request.Parse(everything())
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 // The test's own program plays the workers and containers.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == roleArg {
-		os.Exit(play(os.Args[2:]))
+		os.Exit(playRole(os.Args[2:]))
 	}
 	os.Exit(m.Run())
 }

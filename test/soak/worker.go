@@ -47,7 +47,7 @@ func work(dir, target string, do func(*worker) error) error {
 func (w *worker) soak() error {
 	w.inv, w.ledger = inventory(2), w.scene.ledger(w.step)
 	for w.stats.ops() < w.target {
-		if err := w.turn(); err != nil {
+		if err := w.runLease(); err != nil {
 			return err
 		}
 	}
@@ -58,19 +58,19 @@ func (w *worker) soak() error {
 func (w *worker) step(string) {
 	if rand.IntN(4000) == 0 {
 		w.stats.selfKills.Add(1)
-		die()
+		killSelf()
 	}
 }
 
-// die sends SIGKILL to itself: no deferred call, no flush, and only the kernel unlocks.
-func die() {
+// killSelf sends SIGKILL to itself: no deferred call, no flush, and only the kernel unlocks.
+func killSelf() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // can't fail
 	select {}
 }
 
-// ask returns a random request. Most take one slice or GPU and don't wait; some want many, some
+// randomRequest returns a random request. Most take one slice or GPU and don't wait; some want many, some
 // wait, some name their devices.
-func (w *worker) ask() (ledger.Ask, error) {
+func (w *worker) randomRequest() (ledger.Ask, error) {
 	a := ledger.Ask{Inventory: w.inv, Owner: ledger.Owner{EntryPoint: "soak"}}
 	words := "1g.10gb"
 	switch r := rand.IntN(100); {
@@ -96,9 +96,9 @@ func (w *worker) ask() (ledger.Ask, error) {
 	return a, err
 }
 
-// turn takes one lease, uses it, and releases it or not.
-func (w *worker) turn() error {
-	a, err := w.ask()
+// runLease takes one lease, uses it, and releases it or not.
+func (w *worker) runLease() error {
+	a, err := w.randomRequest()
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (w *worker) turn() error {
 	}
 	if rand.IntN(2000) == 0 {
 		w.stats.selfKills.Add(1)
-		die() // between lease and start
+		killSelf() // between lease and start
 	}
 	if err := held.drop(); err != nil {
 		return err

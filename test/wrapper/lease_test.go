@@ -38,8 +38,8 @@ func (w *world) leases() []string {
 	return all
 }
 
-// leasing makes the container of a world request GPUs, on a node that has been discovered.
-func (w *world) leasing(request string) {
+// withRequest makes the container of a world request GPUs, on a node that has been discovered.
+func (w *world) withRequest(request string) {
 	w.t.Helper()
 	berth, err := buildBerth()
 	w.must(err)
@@ -67,7 +67,7 @@ func TestLeaseThroughTheRuntime(t *testing.T) {
 		t.Run(runtime, func(t *testing.T) {
 			b := programs(t)
 			w := newWorld(t, runtime, "lease-"+runtime, "sh", "-c", open)
-			w.leasing("2")
+			w.withRequest("2")
 			original, err := os.ReadFile(filepath.Join(w.dir, "config.json"))
 			w.must(err)
 			w.succeed(b.wrapper, "create", "--pid-file", w.dir+"/pid", w.id)
@@ -106,7 +106,7 @@ func TestForgottenContainer(t *testing.T) {
 		t.Run(runtime, func(t *testing.T) {
 			b := programs(t)
 			w := newWorld(t, runtime, "forgotten-"+runtime, "sleep", "1000")
-			w.leasing("8")
+			w.withRequest("8")
 			w.succeed(b.wrapper, "create", "--pid-file", w.dir+"/pid", w.id)
 			w.succeed(b.wrapper, "start", w.id)
 			text, err := os.ReadFile(w.dir + "/pid")
@@ -142,7 +142,7 @@ func (w *world) succeed(program string, words ...string) {
 func TestRefusals(t *testing.T) {
 	b := programs(t)
 	w := newWorld(t, "runc", "refused", "true")
-	w.leasing("9")
+	w.withRequest("9")
 	for request, want := range map[string]string{
 		"9":       "node has N GPUs, N asked",
 		"zx81":    "node has no zxN",
@@ -165,7 +165,7 @@ func TestRefusals(t *testing.T) {
 func TestKilledWrapper(t *testing.T) {
 	b := programs(t)
 	w := newWorld(t, "crun", "killed", "true")
-	w.leasing("8") // all GPUs: a remaining lease would make this fail
+	w.withRequest("8") // all GPUs: a remaining lease would make this fail
 	original, err := os.ReadFile(filepath.Join(w.dir, "config.json"))
 	w.must(err)
 	for i := range 40 {
@@ -185,7 +185,7 @@ func TestKilledWrapper(t *testing.T) {
 		// The rest of a container is removed as by an engine. A crun that was killed itself may not
 		// know the container's process.
 		w.succeed(b.wrapper, "delete", "--force", w.id)
-		w.sweep()
+		w.removeLeftovers()
 	}
 	w.succeed(b.wrapper, "create", w.id)
 	w.succeed(b.wrapper, "delete", "--force", w.id)

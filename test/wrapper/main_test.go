@@ -44,16 +44,16 @@ func (c cleaner) Run() int {
 // dir holds what was built.
 var dir string
 
-// built are the programs under test.
-type built struct {
+// programsUnderTest are the programs under test.
+type programsUnderTest struct {
 	wrapper, mirror, launcher string
 }
 
-var build = sync.OnceValues(func() (built, error) {
+var build = sync.OnceValues(func() (programsUnderTest, error) {
 	if err := touch("../../cmd/berth-runtime/*.go", "../../cmd/berth/*.go", "../../cmd/berth/*/*.go", "testdata/*"); err != nil {
-		return built{}, err
+		return programsUnderTest{}, err
 	}
-	b := built{wrapper: dir + "/berth-runtime", mirror: dir + "/mirror", launcher: dir + "/launcher"}
+	b := programsUnderTest{wrapper: dir + "/berth-runtime", mirror: dir + "/mirror", launcher: dir + "/launcher"}
 	return b, errors.Join(
 		command("env CGO_ENABLED=0 go build -o "+b.wrapper+" ../../cmd/berth-runtime"),
 		command("cc -O1 -o "+b.mirror+" testdata/mirror.c"),
@@ -94,7 +94,7 @@ func command(line string) error {
 	return nil
 }
 
-func programs(t *testing.T) built {
+func programs(t *testing.T) programsUnderTest {
 	t.Helper()
 	b, err := build()
 	if err != nil {

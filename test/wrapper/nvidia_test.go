@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tool makes a program with a name of NVIDIA's that records its calls.
-func (w *world) tool(name string) (path, ran string) {
+// writeTool makes a program with a name of NVIDIA's that records its calls.
+func (w *world) writeTool(name string) (path, ran string) {
 	w.t.Helper()
 	dir := filepath.Join(w.dir, "tools")
 	w.must(os.MkdirAll(dir, 0o755))
@@ -26,7 +26,7 @@ func (w *world) tool(name string) (path, ran string) {
 func TestHabits(t *testing.T) {
 	docker := func(value string) func(*world, *specs.Spec) string {
 		return func(w *world, s *specs.Spec) string {
-			path, ran := w.tool("nvidia-container-runtime-hook")
+			path, ran := w.writeTool("nvidia-container-runtime-hook")
 			//nolint:staticcheck // Docker still writes prestart hooks.
 			s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{
 				Path: path, Args: []string{"nvidia-container-runtime-hook", "prestart"}, Env: []string{"PATH=" + filepath.Dir(path)},
@@ -37,7 +37,7 @@ func TestHabits(t *testing.T) {
 	}
 	cdi := func(gpus ...int) func(*world, *specs.Spec) string {
 		return func(w *world, s *specs.Spec) string {
-			path, ran := w.tool("nvidia-cdi-hook")
+			path, ran := w.writeTool("nvidia-cdi-hook")
 			s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: path, Args: []string{"nvidia-cdi-hook", "update-ldcache"}}}}
 			for _, i := range gpus {
 				name := fmt.Sprint("/dev/nvidia", i)
@@ -64,7 +64,7 @@ func TestHabits(t *testing.T) {
 			t.Run(runtime+"/"+tt.name, func(t *testing.T) {
 				b := programs(t)
 				w := newWorld(t, runtime, "habit-"+runtime, "sh", "-c", "for n in 0 1 2 3 4 5 6 7; do cat /dev/nvidia$n 2>&1; done")
-				w.leasing("1")
+				w.withRequest("1")
 				var ran string
 				w.edit(func(s *specs.Spec) {
 					s.Annotations = nil

@@ -58,17 +58,17 @@ func newWorld(t *testing.T, runtime, id string, args ...string) *world {
 		s.Linux.CgroupsPath = "/berth-test-" + id
 		s.Linux.Resources.Pids = nil
 	})
-	w.sweep() // a killed run of the tests has left it
+	w.removeLeftovers() // a killed run of the tests has left it
 	t.Cleanup(func() {
 		_ = exec.Command(w.runtime, w.global("delete", "--force", id)...).Run()
-		w.sweep()
+		w.removeLeftovers()
 	})
 	return w
 }
 
-// sweep ends the processes in the container's cgroup and removes it. A killed runtime may leave a
+// removeLeftovers ends the processes in the container's cgroup and removes it. A killed runtime may leave a
 // process there that it doesn't know itself.
-func (w *world) sweep() {
+func (w *world) removeLeftovers() {
 	w.t.Helper()
 	path := "/berth-test-" + w.id
 	h, err := cgroup.Detect("/sys/fs/cgroup")

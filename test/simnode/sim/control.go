@@ -72,9 +72,9 @@ func (n *Node) act(action string, args []string) error {
 		"restore":   {1, func(a []string) error { return n.lose(a[0], false, false) }},
 		"replace":   {1, n.replace},
 		"hang":      {1, n.hang},
-		"unhang":    {0, func(a []string) error { n.Hang = without(n.Hang, a); return nil }},
+		"unhang":    {0, func(a []string) error { n.Hang = removeFunction(n.Hang, a); return nil }},
 		"fail":      {2, n.fail},
-		"unfail":    {0, func(a []string) error { n.Fail = without(n.Fail, a); return nil }},
+		"unfail":    {0, func(a []string) error { n.Fail = removeFunction(n.Fail, a); return nil }},
 		"process":   {3, n.process},
 		"mig":       {2, n.mig},
 		"driver":    {1, n.setDriver},
@@ -164,8 +164,8 @@ func (n *Node) fail(args []string) error {
 	return nil
 }
 
-// without removes the named function, or all.
-func without[V any](of map[string]V, names []string) map[string]V {
+// removeFunction removes the named function, or all.
+func removeFunction[V any](of map[string]V, names []string) map[string]V {
 	if len(names) == 0 {
 		return nil
 	}

@@ -221,7 +221,7 @@ func copyNodes(from, to string) error {
 	}
 	for _, e := range entries {
 		source, target := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
-		if foreign(e.Name()) {
+		if isForeign(e.Name()) {
 			continue
 		}
 		if err := copyNode(e, source, target); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -251,8 +251,8 @@ func copyNode(e fs.DirEntry, source, target string) error {
 	return nil
 }
 
-// foreign reports whether a name in /dev is a real accelerator's, or a mount point.
-func foreign(name string) bool {
+// isForeign reports whether a name in /dev is a real accelerator's, or a mount point.
+func isForeign(name string) bool {
 	known := []string{"dri", "infiniband", "kfd", "gdrdrv", "pts", "shm", "mqueue", "hugepages"}
 	return strings.HasPrefix(name, "nvidia") || slices.Contains(known, name)
 }

@@ -56,7 +56,7 @@ func Fetch() (string, error) {
 		if err := flatten(root, dir, version); err != nil {
 			return err
 		}
-		return errors.Join(fillIn(filepath.Join(stub, "bin"), filepath.Join(dir, "bin")), os.RemoveAll(apt))
+		return errors.Join(copyMissing(filepath.Join(stub, "bin"), filepath.Join(dir, "bin")), os.RemoveAll(apt))
 	})
 }
 
@@ -74,8 +74,8 @@ func unpack(apt string) (root string, err error) {
 	return root, nil
 }
 
-// fillIn copies programs that are missing.
-func fillIn(from, to string) error {
+// copyMissing copies programs that are missing.
+func copyMissing(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
 		return fmt.Errorf("list programs: %w", err)

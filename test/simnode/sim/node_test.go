@@ -91,7 +91,7 @@ func TestExitCode(t *testing.T) {
 // A node consists of its first process and that one's children: kill -9 leaves nothing.
 func TestNothingLeft(t *testing.T) {
 	testutil.NeedRoot(t, "cc")
-	before := traces(t)
+	before := listTraces(t)
 	cmd, out := start(t, "dgx-a100-mig")
 	pid := strconv.Itoa(cmd.Process.Pid)
 	if err := ControlNode(pid, "lose", "1"); err != nil {
@@ -103,7 +103,7 @@ func TestNothingLeft(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("killed process ended well")
 	}
-	if diff := cmp.Diff(before, traces(t)); diff != "" {
+	if diff := cmp.Diff(before, listTraces(t)); diff != "" {
 		t.Errorf("left behind: %s", diff)
 	}
 	if err := ControlNode(pid, "lose", "1"); err == nil {
@@ -144,8 +144,8 @@ func start(t *testing.T, profile string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, said
 }
 
-// traces returns what a node could leave on the machine.
-func traces(t *testing.T) map[string][]string {
+// listTraces returns what a node could leave on the machine.
+func listTraces(t *testing.T) map[string][]string {
 	t.Helper()
 	name, err := os.Hostname()
 	if err != nil {

@@ -45,14 +45,14 @@ func startServices() (control *os.File, err error) {
 	}
 	node := os.NewFile(uintptr(fd), "node")
 	defer func() { err = errors.Join(err, node.Close()) }()
-	if out, err := again(theirs, node).CombinedOutput(); err != nil {
+	if out, err := rerunAsServices(theirs, node).CombinedOutput(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start services: %w: %s", err, out), control.Close())
 	}
 	return control, nil
 }
 
-// again runs this program under the services' name.
-func again(control, node *os.File, args ...string) *exec.Cmd {
+// rerunAsServices runs this program under the services' name.
+func rerunAsServices(control, node *os.File, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = servicesName
 	cmd.Dir, cmd.Env = "/", []string{}
@@ -66,7 +66,7 @@ func again(control, node *os.File, args ...string) *exec.Cmd {
 func services(args []string) error {
 	control, node := os.NewFile(3, "control"), os.NewFile(4, "node")
 	if len(args) == 0 {
-		return again(control, node, "listen").Start()
+		return rerunAsServices(control, node, "listen").Start()
 	}
 	listeners, err := receive(control)
 	if err != nil || listeners == nil {

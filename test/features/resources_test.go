@@ -16,9 +16,9 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// engines makes an engine's defaults: a filter that refuses NUMA memory policy, and 64 MiB of
+// engineDefaults makes an engine's defaults: a filter that refuses NUMA memory policy, and 64 MiB of
 // shared memory.
-func engines(s *specs.Spec) {
+func engineDefaults(s *specs.Spec) {
 	eperm := uint(unix.EPERM)
 	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=67108864"}})
 	s.Linux.Seccomp = &specs.LinuxSeccomp{
@@ -27,9 +27,9 @@ func engines(s *specs.Spec) {
 	}
 }
 
-// strict is a filter that lists what it allows.
-func strict(s *specs.Spec) {
-	engines(s)
+// strictFilter is a filter that lists what it allows.
+func strictFilter(s *specs.Spec) {
+	engineDefaults(s)
 	s.Linux.Seccomp = spec.New(spec.Container{Filter: seccomp.Default(nil)}).Linux.Seccomp
 	for i, r := range s.Linux.Seccomp.Syscalls {
 		s.Linux.Seccomp.Syscalls[i].Names = slices.DeleteFunc(r.Names, func(name string) bool {
@@ -42,7 +42,7 @@ func strict(s *specs.Spec) {
 
 // TestResources: containers with GPUs may set the NUMA policy of their memory, and have enough
 // shared memory, unless the admin or the container says otherwise.
-func TestRoom(t *testing.T) {
+func TestResources(t *testing.T) {
 	var memory unix.Sysinfo_t
 	rig.Must(t, unix.Sysinfo(&memory))
 	half := int(memory.Totalram * uint64(memory.Unit) >> 21)
@@ -53,18 +53,18 @@ func TestRoom(t *testing.T) {
 		calls                 []string
 		size                  int
 	}{
-		{"GPU", "1", "", engines, ok, half},
-		{"filter that names what it allows", "1", "", strict, ok, half},
-		{"no GPU", "", "", engines, refused, 64},
-		{"engine's", "1", "memory_policy = false\nshm = 'engine'", engines, refused, 64},
-		{"as much as the admin says", "1", "shm = '134217728'", engines, ok, 128},
+		{"GPU", "1", "", engineDefaults, ok, half},
+		{"filter that names what it allows", "1", "", strictFilter, ok, half},
+		{"no GPU", "", "", engineDefaults, refused, 64},
+		{"engine's", "1", "memory_policy = false\nshm = 'engine'", engineDefaults, refused, 64},
+		{"as much as the admin says", "1", "shm = '134217728'", engineDefaults, ok, 128},
 		{"as much as was asked for", "1", "", func(s *specs.Spec) {
-			engines(s)
+			engineDefaults(s)
 			s.Mounts[len(s.Mounts)-1].Options[4] = "size=16m"
 		}, ok, 16},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
+			eachKind(t, "dgx-h100", kindsWithBundle(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, policy: tt.policy, change: tt.change})
 				want, size := tt.calls, tt.size
 				if d.way == byHook { // the hook comes too late for both
@@ -72,7 +72,7 @@ func TestRoom(t *testing.T) {
 						size = 64
 					}
 				}
-				c.is("memory", want...)
+				c.wantAnswer("memory", want...)
 				got, err := strconv.Atoi(c.ask("size /dev/shm")[0])
 				if err != nil || got < size*9/10 || got > size*11/10 {
 					t.Errorf("/dev/shm has %d MiB, want %d: %v", got, size, err)
@@ -94,10 +94,10 @@ func TestNCCLFiles(t *testing.T) {
 		rig.Must(t, os.WriteFile(path, []byte(text[name]+"\n"), 0o644))
 		policy += fmt.Sprintf("%s = %q\n", key, path)
 	}
-	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
+	eachKind(t, "dgx-h100", oneOfEach(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "1", policy: policy})
 		for name, want := range text {
-			c.is("cat "+name, want)
+			c.wantAnswer("cat "+name, want)
 			if got := c.ask("open " + name)[0]; got != "ok EACCES EACCES" {
 				t.Errorf("open %s: %s", name, got)
 			}
@@ -110,6 +110,6 @@ func TestNCCLFiles(t *testing.T) {
 			}
 		}
 		without.end()
-		d.refused(t, task{request: "1", policy: "nccl_conf = '/none'"}, "NCCL's file /none isn't there")
+		d.wantRefused(t, task{request: "1", policy: "nccl_conf = '/none'"}, "NCCL's file /none isn't there")
 	})
 }

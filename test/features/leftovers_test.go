@@ -40,9 +40,9 @@ func files(t *testing.T, root string) (all []string) {
 	return all
 }
 
-// nothingLeft checks that nothing of a deleted container is left: no live lease, no cgroup, and no
+// checkNothingLeft checks that nothing of a deleted container is left: no live lease, no cgroup, and no
 // mount anywhere in the node.
-func (c *container) nothingLeft() {
+func (c *container) checkNothingLeft() {
 	c.t.Helper()
 	for _, l := range c.d.Leases(c.t) {
 		if l.Live || l.Owner.Container == c.id && c.d.way != byHook { // whose hook isn't called at the end
@@ -66,20 +66,20 @@ func (c *container) nothingLeft() {
 	}
 }
 
-// refused checks that no container was created, for reasons in one line, and that nothing was
+// wantRefused checks that no container was created, for reasons in one line, and that nothing was
 // changed, in its root neither.
-func (d entryPoint) refused(t *testing.T, k task, want ...string) {
+func (d entryPoint) wantRefused(t *testing.T, k task, want ...string) {
 	t.Helper()
 	c, said := d.try(t, k)
 	if said.Code == 0 {
 		t.Error("it was made")
 		return
 	}
-	c.reason(said.Err, want)
+	c.checkReason(said.Err, want)
 	if d.way == byHook {
 		_ = d.Run(t, c.runtime("delete", "--force", c.id)) // as engines do
 	}
-	c.nothingLeft()
+	c.checkNothingLeft()
 	if d := cmp.Diff(c.before, files(t, c.root)); d != "" {
 		t.Errorf("the root was changed (-before +after):\n%s", d)
 	}
@@ -94,8 +94,8 @@ func (d entryPoint) refused(t *testing.T, k task, want ...string) {
 	}
 }
 
-// reason checks that everything wanted is in one line, the only one of berth's.
-func (c *container) reason(text string, want []string) {
+// checkReason checks that everything wanted is in one line, the only one of berth's.
+func (c *container) checkReason(text string, want []string) {
 	c.t.Helper()
 	var ours []string
 	for line := range strings.Lines(text) {
@@ -118,10 +118,10 @@ func (c *container) reason(text string, want []string) {
 	}
 }
 
-// commit fails if a commit of the deleted container would have anything of the driver's: only the
+// checkCommit fails if a commit of the deleted container would have anything of the driver's: only the
 // loader's cache and configuration may be new or changed in its root, beside empty files and
 // directories that were mount points.
-func (c *container) commit() {
+func (c *container) checkCommit() {
 	c.t.Helper()
 	var odd []string
 	for _, line := range files(c.t, c.root) {
