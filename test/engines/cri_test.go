@@ -164,7 +164,7 @@ func TestCRI(t *testing.T) {
 			k.setRuntime(t, real)
 			k.startContainer(t, k.pod(t, "berth", "default", nil), object{"annotations": object{"berth.gpus": "1"}})
 			k.removePods(t)
-			k.removeTask(t, k.ctrHost.startTask(t, "1")) // engines make some directories at the first use
+			k.removeTask(t, k.startTask(t, "1")) // engines make some directories at the first use
 			k.takeGPUs(t, 1)()
 			before := k.footprint(t)
 			for _, c := range criCases {
