@@ -1,15 +1,15 @@
-// Package berth gives containerised tasks GPUs of their own. It is the page where
-// the stages meet, and the Go API for job runners:
+// Package berth is the Go API for job runners: it gives containerised tasks GPUs of
+// their own. It runs the stages of a launch:
 //
 //	discover → request → match → lease → edits → spec → run → release
 //
 // [Open] gives a [Node]; [Node.Acquire] leases devices, [Node.Prepare] changes the
-// OCI spec of the container that is to use them, and [Node.Release] gives them
-// back. A lease needs no keeper: when its holder's processes are gone, the next
-// Acquire on the machine frees it, whatever happened to whoever took it.
+// OCI spec of the container that is to use them, and [Node.Release] releases them.
+// No process has to watch a lease: when its holder's processes have ended, the next
+// Acquire on the machine releases it, even if the process that took it was killed.
 //
-// The package needs neither cgo nor a daemon. What it doesn't do: run containers
-// (package launcher does), or talk to NVML (the berth command does).
+// The package needs neither cgo nor a daemon. It runs no containers (package launcher
+// does) and doesn't call NVML (the berth command does).
 package berth
 
 import (
@@ -31,8 +31,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Node is this machine as berth acts on it: what it has, and who holds what. It
-// is safe for use by several goroutines, and any number of processes may have one.
+// Node is this machine: its inventory, its leases and its containers. It is safe for
+// concurrent use, and any number of processes may open one.
 type Node struct {
 	config  Config
 	ledger  *ledger.Ledger
@@ -49,13 +49,13 @@ type Node struct {
 	loadedAt  time.Time
 }
 
-// fresh is for how long what was read is taken to fit the machine, the snapshot, the
-// directory of driver files and the views of devices: for the few milliseconds in which a
-// container or the ranks of a gang start, and not for a wait in the queue.
-const fresh = 100 * time.Millisecond
+// freshFor is how long a snapshot and a checked directory of driver files are used without
+// another check: during the start of a container or of a gang's ranks, but not during a
+// wait in the queue.
+const freshFor = 100 * time.Millisecond
 
-// Open returns the machine that the configuration describes. It reads nothing of
-// it yet: what doesn't need the inventory works without a driver.
+// Open returns the machine that the configuration describes. It doesn't read the
+// inventory: methods that don't need it work without a driver.
 func Open(c Config) (*Node, error) {
 	tree, err := cgroup.Detect(c.Host.Cgroup)
 	if err != nil {
@@ -74,35 +74,36 @@ func openLedger(c Config, granted func([]ledger.Lease) error) *ledger.Ledger {
 	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup, Log: c.Log, Granted: granted})
 }
 
-// Guard keeps containers without a lease away from this machine's accelerators.
+// Guard returns the isolation of containers without a lease on this machine.
 func (n *Node) Guard() guard.Guard { return n.guard }
 
-// Cgroups is the tree whose cgroups prove that holders live.
+// Cgroups returns the cgroup tree of this machine.
 func (n *Node) Cgroups() cgroup.Hierarchy { return n.cgroups }
 
-// Inventory is what the node has, as of a snapshot that fits the machine. GPUs that have
-// fallen off the PCI bus since are marked as lost.
+// Inventory returns the inventory of a snapshot that fits the machine. GPUs that have
+// fallen off the PCI bus since the snapshot are marked as lost.
 func (n *Node) Inventory(ctx context.Context) (gpu.Inventory, error) {
 	inv, err := n.readInventory(ctx)
 	inv.GPUs = sysfs.MarkLost(n.config.GPUHost(), inv.GPUs)
 	return inv, err
 }
 
-// readInventory is Inventory without a look at the PCI bus, which takes several system calls
-// for each GPU.
+// readInventory is Inventory without the check of the PCI bus, which takes several system
+// calls for each GPU.
 func (n *Node) readInventory(ctx context.Context) (gpu.Inventory, error) {
 	s, err := n.loadSnapshot(ctx)
 	s.Inventory.ExclusiveNICs = n.config.Policy.NICs == "exclusive"
 	return s.Inventory, err
 }
 
-// loadSnapshot reads the inventory snapshot, unless it just did. If there is none, or the machine has
-// changed since it was taken, it has the berth command take a new one, which can
-// last as long as the driver's library needs. What happened on the PCI bus since isn't a change.
+// loadSnapshot reads the inventory snapshot at most once in freshFor. If there is no
+// snapshot, or the machine has changed since it was taken, loadSnapshot runs berth
+// discover, which takes as long as the driver's library needs. GPUs that have fallen off
+// the PCI bus are not a change.
 func (n *Node) loadSnapshot(ctx context.Context) (snapshot.Snapshot, error) {
 	n.reading.Lock()
 	defer n.reading.Unlock()
-	if n.read != nil && time.Since(n.readAt) < fresh {
+	if n.read != nil && time.Since(n.readAt) < freshFor {
 		return *n.read, nil
 	}
 	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
@@ -122,8 +123,8 @@ func renewSnapshot(ctx context.Context, c Config) (snapshot.Snapshot, error) {
 	return snapshot.Load(c.SnapshotPath(), c.GPUHost())
 }
 
-// runDiscover runs berth discover, which does nothing if another process just did.
-// Its environment is fixed: the caller may be a hook of an untrusted container.
+// runDiscover runs berth discover, which does nothing if another process has just taken a
+// snapshot. Its environment is fixed: the caller may be a hook of an untrusted container.
 func runDiscover(ctx context.Context, c Config) error {
 	args := []string{"discover", "--quiet", "--if-stale"}
 	if c.path != "" {
@@ -138,7 +139,8 @@ func runDiscover(ctx context.Context, c Config) error {
 	return nil
 }
 
-// lastLine is the error of a berth command; warnings come before it.
+// lastLine returns the error in the output of a berth command: its last line, after any
+// warnings.
 func lastLine(out string) string {
 	out = strings.TrimSpace(out)
 	return strings.TrimPrefix(out[strings.LastIndexByte(out, '\n')+1:], "berth: ")

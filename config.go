@@ -22,22 +22,22 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// ConfigPath is where the configuration is looked for when nothing else is said.
+// ConfigPath is the default path of the configuration.
 const ConfigPath = "/etc/berth/config.toml"
 
 // Config is the admin's configuration. The zero value is the built-in default;
 // packaging/config.toml explains every key.
 type Config struct {
-	// State is the directory of what a reboot may forget: snapshot and ledger.
+	// State is the directory of the files that a reboot may remove: snapshot and ledger.
 	State string `toml:"state"`
-	// Data is the directory of what stays: driver files, images, the event log.
+	// Data is the directory of the files that outlive a reboot: driver files, images, the event log.
 	Data string `toml:"data"`
 	// Runtime is the real OCI runtime, a path or a name in PATH. "" means crun,
 	// or else runc.
 	Runtime string `toml:"runtime"`
-	// Berth is the path of the berth command, for programs that have to call it.
+	// Berth is the path of the berth command, for programs that run it.
 	Berth string `toml:"berth"`
-	// Hook is the path of berth-hook, for specs that have to name it.
+	// Hook is the path of berth-hook, for specs that name it.
 	Hook   string     `toml:"hook"`
 	Host   HostConfig `toml:"host"`
 	Policy Policy     `toml:"policy"`
@@ -49,28 +49,28 @@ type Config struct {
 	// can't be written. nil discards them. It is no key of the file.
 	Log *slog.Logger `toml:"-"`
 
-	path string // that it was read from, "" for the usual one
+	path string // of the file that was read, "" for ConfigPath
 }
 
-// RunConfig says how berth run runs tasks.
+// RunConfig has the settings of berth run.
 type RunConfig struct {
 	// Engine is native, berth itself, or containerd. "" means native.
 	Engine string `toml:"engine"`
-	// ContainerdAddress is containerd's socket. "" means the usual one.
+	// ContainerdAddress is containerd's socket. "" means containerd's default.
 	ContainerdAddress string `toml:"containerd_address"`
 	// HostsDir are directories that configure registries, by hosts.toml or certificates.
-	// The first that has a directory for a registry counts. None means those of containerd,
-	// docker and podman.
+	// The first directory with a subdirectory for a registry counts. An empty list means the
+	// directories of containerd, docker and podman.
 	HostsDir []string `toml:"hosts_dir"`
-	// KeepEnded is how long what is left of a task is kept after its end: a duration, or
-	// "forever". "" means 720h.
+	// KeepEnded is how long the record, log and files of a task are kept after its end: a
+	// duration, or "forever". "" means 720h.
 	KeepEnded string `toml:"keep_ended"`
-	// KeepCount is how many tasks that have ended are kept at most; 0 means 5000, and less than
-	// 0 any number.
+	// KeepCount is how many ended tasks are kept at most. 0 means 5000, a negative number
+	// means no limit.
 	KeepCount int `toml:"keep_count"`
 }
 
-// Retention returns how long, and how many, tasks that have ended are kept; 0 means no bound.
+// Retention returns how long, and how many, ended tasks are kept; 0 means no limit.
 func (r RunConfig) Retention() (age time.Duration, count int, err error) {
 	age, count = 720*time.Hour, max(r.KeepCount, 0)
 	if r.KeepCount == 0 {
@@ -88,14 +88,14 @@ func (r RunConfig) Retention() (age time.Duration, count int, err error) {
 	return age, count, nil
 }
 
-// HostConfig says where the node's trees and its driver are.
+// HostConfig has the paths of the node's kernel file systems, its driver and its CDI specs.
 type HostConfig struct {
 	DriverRoot string `toml:"driver_root"`
 	Dev        string `toml:"dev"`
 	Proc       string `toml:"proc"`
 	Sys        string `toml:"sys"`
 	Cgroup     string `toml:"cgroup"`
-	// CDI are the directories of CDI specs, those of higher precedence later. None
+	// CDI are the directories of CDI specs in rising order of precedence. An empty list
 	// means /etc/cdi and /var/run/cdi.
 	CDI []string `toml:"cdi"`
 	// NVML is the library to load, a path or a soname. "" means
@@ -114,7 +114,7 @@ func LoadConfig(path string) (Config, error) {
 	return c, nil
 }
 
-// maxConfig is more bytes than anybody writes by hand.
+// maxConfig bounds the size of the configuration in bytes.
 const maxConfig = 1 << 20
 
 func readConfig(path string) (c Config, err error) {
@@ -155,7 +155,7 @@ func (c *Config) decode(data []byte) error {
 	case errors.As(err, &bad):
 		line, column := bad.Position()
 		text := strings.TrimPrefix(bad.Error(), "toml: ")
-		text, _, _ = strings.Cut(text, " into struct field") // names types of Go
+		text, _, _ = strings.Cut(text, " into struct field") // the rest names Go types
 		if key := strings.Join(bad.Key(), "."); key != "" {
 			text = key + ": " + text
 		}
@@ -164,8 +164,9 @@ func (c *Config) decode(data []byte) error {
 	return err
 }
 
-// suggestKey names the key that an unknown one is most likely meant to be, as the end of a sentence: the
-// nearest one, or the one of that name in another section.
+// suggestKey returns the end of an error's text that names the likely key for an unknown
+// one: the nearest key, or the key of the same name in another section. "" means that no
+// key is near.
 func suggestKey(unknown string) string {
 	known := listKeys("", reflect.TypeFor[Config]())
 	if near := spell.Suggestion(unknown, known...); near != "" {
@@ -216,22 +217,22 @@ func (c Config) check() error {
 	return c.Policy.check()
 }
 
-// GPUHost returns the node's trees in the form that package gpu takes.
+// GPUHost returns the node's paths in the form that package gpu takes.
 func (c Config) GPUHost() gpu.Host {
 	return gpu.Host{DriverRoot: c.Host.DriverRoot, Dev: c.Host.Dev, Proc: c.Host.Proc, Sys: c.Host.Sys}
 }
 
-// SnapshotPath is where the inventory snapshot is kept.
+// SnapshotPath returns the path of the inventory snapshot.
 func (c Config) SnapshotPath() string { return filepath.Join(c.State, "inventory.json") }
 
-// SharedFiles is the directory of the files that containers have in common.
+// SharedFiles returns the directory of the driver files that all containers share.
 func (c Config) SharedFiles() shared.Dir { return shared.InData(c.Data) }
 
-// CDIPath is where the list of other vendors' CDI devices is kept.
+// CDIPath returns the path of the list of other vendors' CDI devices.
 func (c Config) CDIPath() string { return filepath.Join(c.State, "cdi.json") }
 
-// Command returns the path of the berth command: the configured one, or the one
-// beside the running program, or "berth" for a search in PATH.
+// Command returns the path of the berth command: the configured path, else the file
+// beside the running program, else "berth" for a search in PATH.
 func (c Config) Command() string {
 	if c.Berth != "" {
 		return c.Berth
@@ -245,8 +246,8 @@ func (c Config) Command() string {
 	return "berth"
 }
 
-// HookCommand returns the path of berth-hook: the configured one, or the one beside
-// the berth command, or the usual one.
+// HookCommand returns the path of berth-hook: the configured path, else the file beside
+// the berth command, else /usr/bin/berth-hook.
 func (c Config) HookCommand() string {
 	if c.Hook != "" {
 		return c.Hook

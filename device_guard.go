@@ -14,12 +14,14 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// GuardConfig says for whom the device guard closes the nodes of GPUs.
+// GuardConfig has the exceptions of the device guard.
 type GuardConfig struct {
-	// Root is "allow" (or ""): the host's root opens every device without a lease; or "deny".
+	// Root is "allow" (or ""), which lets root of the host open every device without a
+	// lease, or "deny".
 	Root string `toml:"root"`
-	// Exempt are cgroups, as paths below the root of the tree, in which every device can be opened
-	// without a lease: "/system.slice/nvidia-dcgm.service", "/kubepods.slice".
+	// Exempt are cgroups whose processes can open every device without a lease. Paths are
+	// relative to the root of the cgroup tree: "/system.slice/nvidia-dcgm.service",
+	// "/kubepods.slice".
 	Exempt []string `toml:"exempt"`
 }
 
@@ -36,8 +38,9 @@ func (c GuardConfig) check() error {
 	return fmt.Errorf(`guard.root: %q is neither "allow" nor "deny"`, c.Root)
 }
 
-// InstallDeviceGuard closes the devices of this machine to processes without a lease, and brings
-// the rules in line with the ledger and the configuration if it is on already.
+// InstallDeviceGuard closes the devices of this machine to processes without a lease. If
+// the guard is already on, InstallDeviceGuard updates its rules from the ledger and the
+// configuration.
 func (n *Node) InstallDeviceGuard(ctx context.Context) error {
 	if n.cgroups.Version != cgroup.V2 {
 		return errors.New("the device guard needs a machine with cgroup version 2 alone: boot with systemd.unified_cgroup_hierarchy=1")
@@ -51,7 +54,7 @@ func (n *Node) InstallDeviceGuard(ctx context.Context) error {
 	})
 }
 
-// RemoveDeviceGuard opens the devices again. It is no error if the guard is off.
+// RemoveDeviceGuard removes the device guard. That the guard is off is not an error.
 func (n *Node) RemoveDeviceGuard(ctx context.Context) error {
 	if n.cgroups.Version != cgroup.V2 {
 		return nil
@@ -59,7 +62,8 @@ func (n *Node) RemoveDeviceGuard(ctx context.Context) error {
 	return n.ledger.WithLeases(ctx, func([]ledger.Lease) error { return deviceguard.Remove(n.cgroups.Root) })
 }
 
-// DeviceGuard is the device guard's state; the error Is [deviceguard.ErrOff] if it is off.
+// DeviceGuard returns the device guard's rules. The error Is [deviceguard.ErrOff] if the
+// guard is off.
 func (n *Node) DeviceGuard() (rules deviceguard.Rules, err error) {
 	if n.cgroups.Version != cgroup.V2 {
 		return rules, deviceguard.ErrOff
@@ -72,8 +76,8 @@ func (n *Node) DeviceGuard() (rules deviceguard.Rules, err error) {
 	return rules, errors.Join(err, g.Close())
 }
 
-// SyncDeviceGuard brings the device guard's rules in line with the ledger. It is for after a
-// lease's cgroup was made.
+// SyncDeviceGuard updates the device guard's rules from the ledger. The caller has created
+// a lease's cgroup since the ledger was last written.
 func (n *Node) SyncDeviceGuard(ctx context.Context) error {
 	if _, err := n.DeviceGuard(); errors.Is(err, deviceguard.ErrOff) || errors.Is(err, deviceguard.ErrUnavailable) {
 		return nil
@@ -81,15 +85,15 @@ func (n *Node) SyncDeviceGuard(ctx context.Context) error {
 	return n.ledger.WithLeases(ctx, n.grantDevices)
 }
 
-// grantDevices lets the leases' cgroups open their devices, and no others. The caller holds the
-// ledger's lock.
+// grantDevices replaces the device guard's grants: the cgroup of each lease can open that
+// lease's devices. The caller holds the ledger's lock.
 func (n *Node) grantDevices(leases []ledger.Lease) error {
 	if n.cgroups.Version != cgroup.V2 {
 		return nil
 	}
 	g, err := deviceguard.Open(n.cgroups.Root)
-	// Without BPF a container gets no device rules either, and its runtime says why. A guard that is on
-	// keeps the devices closed.
+	// Without BPF the runtime can't set device rules either and reports that itself. A guard
+	// that is on keeps the devices closed.
 	if errors.Is(err, deviceguard.ErrOff) || errors.Is(err, deviceguard.ErrUnavailable) {
 		return nil
 	}
@@ -103,7 +107,7 @@ func (n *Node) grantDevices(leases []ledger.Lease) error {
 	return errors.Join(err, g.Close())
 }
 
-// deviceRules are the device guard's rules for these leases.
+// deviceRules returns the device guard's rules for these leases.
 func (n *Node) deviceRules(leases []ledger.Lease) (deviceguard.Rules, error) {
 	list, err := gpu.ReadMajors(n.config.GPUHost())
 	if err != nil {
@@ -113,8 +117,8 @@ func (n *Node) deviceRules(leases []ledger.Lease) (deviceguard.Rules, error) {
 	for _, m := range list {
 		majors[m.Name] = m.Number
 	}
-	// A snapshot that doesn't fit the machine any more is better than none: what is leased was in it.
-	// Without one, as at boot, every GPU's own node is guarded all the same.
+	// A stale snapshot will do: the leased devices were in it. Without a snapshot, as at
+	// boot, the guard closes the node of every GPU.
 	s, err := snapshot.LoadAny(n.config.SnapshotPath())
 	if err != nil && !errors.Is(err, snapshot.ErrStale) {
 		return deviceguard.Rules{}, err

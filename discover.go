@@ -26,12 +26,12 @@ import (
 var ErrNoDriver = gpu.ErrNoDriver
 
 // Discover reads the node and prepares it for container starts: it loads the uvm
-// module and makes device nodes where the driver leaves that to others, copies the
-// driver's files into their directory, mounts that for containers, and writes the
-// snapshot. One process does so at a time; each step is atomic. log may be nil.
+// module, creates device nodes that the driver doesn't create itself, copies the
+// driver's files into their directory, mounts that directory for containers, and writes
+// the snapshot. One process at a time discovers; each step is atomic. log may be nil.
 //
-// Discover also closes accelerators to running containers that hold no lease of them, also
-// on a machine without a driver.
+// Discover also narrows the device rules of running containers to their leases, even on a
+// machine without a driver.
 func Discover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
 	defer narrowContainers(c, log) // a driver that discovery loads brings majors
 	held, err := c.lockDiscovery(ctx)
@@ -41,15 +41,15 @@ func Discover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger
 	defer held.Close() // nothing was written
 	before, err := snapshot.Load(c.SnapshotPath(), c.GPUHost())
 	if err != nil {
-		before = snapshot.Snapshot{} // nothing is known of before
+		before = snapshot.Snapshot{} // there is no earlier state to compare with
 	}
-	return discoverLocked(ctx, c, source, log, before, unnoticed{})
+	return discoverLocked(ctx, c, source, log, before, gpuChanges{})
 }
 
-// Rediscover is Discover unless the snapshot fits the machine, now that it is this
-// process's turn: of many that find it stale at once, one does the work. GPUs that the
-// kernel's log calls lost since the snapshot are lost, whatever the driver's library says,
-// until the next Discover.
+// Rediscover is Discover if the snapshot doesn't fit the machine. The check is made under
+// the lock: of many processes that find the snapshot stale at once, one discovers. A GPU
+// that the kernel's log has reported as lost since the snapshot counts as lost until the
+// next Discover, whatever the driver's library reports.
 func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
 	defer narrowContainers(c, log) // a driver that discovery loads brings majors
 	held, err := c.lockDiscovery(ctx)
@@ -60,23 +60,23 @@ func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logg
 	h := c.GPUHost()
 	s, err := snapshot.Load(c.SnapshotPath(), h)
 	if errors.Is(err, snapshot.ErrStale) {
-		return discoverLocked(ctx, c, source, log, snapshot.Snapshot{}, unnoticed{})
+		return discoverLocked(ctx, c, source, log, snapshot.Snapshot{}, gpuChanges{})
 	}
 	if err != nil {
 		return s, err
 	}
-	u, err := findUnnoticed(h, s)
+	u, err := findGPUChanges(h, s)
 	if err == nil && !u.changed && s.OwnedFiles == "" {
 		err = c.SharedFiles().EnsureMounted(ctx)
 	}
-	if errors.Is(err, shared.ErrUnsupported) { // which an older berth's snapshot doesn't say
+	if errors.Is(err, shared.ErrUnsupported) { // snapshots of older versions don't record it
 		return discoverLocked(ctx, c, source, log, s, u)
 	}
 	if err != nil || !u.changed {
 		return s, err
 	}
 	renewed, err := discoverLocked(ctx, c, source, log, s, u)
-	if err != nil { // GPUs that are lost stay lost where the driver's library doesn't answer
+	if err != nil { // the driver's library doesn't answer: record the lost GPUs without it
 		err = errors.Join(err, saveLosses(c, s, u))
 	}
 	return renewed, err
@@ -100,19 +100,20 @@ func narrowContainers(c Config, log *slog.Logger) {
 	}
 }
 
-// saveLosses renews a snapshot without the driver's library.
-func saveLosses(c Config, s snapshot.Snapshot, u unnoticed) error {
+// saveLosses marks the GPUs that are lost now in a snapshot, without the driver's library.
+func saveLosses(c Config, s snapshot.Snapshot, u gpuChanges) error {
 	h, before := c.GPUHost(), s.Inventory
 	s.Inventory.GPUs = sysfs.MarkLost(h, slices.Clone(before.GPUs))
-	markReported(s.Inventory.GPUs, u.lost)
+	markReportedLost(s.Inventory.GPUs, u.lost)
 	s.OffBus, s.KernelLog = listOffBus(h, s.Inventory.GPUs), u.xid
 	n := Node{config: c, ledger: openLedger(c, nil)}
-	n.tellHolders(before, s.Inventory)
+	n.logLostGPUs(before, s.Inventory)
 	return snapshot.Save(c.SnapshotPath(), s)
 }
 
-// discoverLocked takes a new snapshot. before is the present one, if it fits the machine.
-func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.Logger, before snapshot.Snapshot, u unnoticed) (snapshot.Snapshot, error) {
+// discoverLocked takes a new snapshot. The caller holds the lock of lockDiscovery. before is
+// the present snapshot if it fits the machine, and otherwise zero.
+func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.Logger, before snapshot.Snapshot, u gpuChanges) (snapshot.Snapshot, error) {
 	h := c.GPUHost()
 	if err := makeNodes(ctx, h, log); err != nil {
 		return snapshot.Snapshot{}, err
@@ -131,7 +132,7 @@ func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.
 		return snapshot.Snapshot{}, err
 	}
 	inv.GPUs = sysfs.MarkLost(h, inv.GPUs)
-	markReported(inv.GPUs, u.lost)
+	markReportedLost(inv.GPUs, u.lost)
 	home, err := driver.Build(ctx, h, inv.Driver.Version, c.Data)
 	if err != nil {
 		return snapshot.Snapshot{}, err
@@ -144,14 +145,14 @@ func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.
 		return snapshot.Snapshot{}, err
 	}
 	n := Node{config: c, ledger: openLedger(c, nil)}
-	n.tellHolders(before.Inventory, inv)
+	n.logLostGPUs(before.Inventory, inv)
 	if err := snapshot.Save(c.SnapshotPath(), s); err != nil {
 		return s, err
 	}
 	return s, errors.Join(syncDeviceGuard(ctx, c), n.newViews(s.Taken).Prune(), n.nicSource().Prune(), renewMenu(c, inv))
 }
 
-// syncDeviceGuard has the device guard know of new devices.
+// syncDeviceGuard updates the device guard's rules for devices that are new in the snapshot.
 func syncDeviceGuard(ctx context.Context, c Config) error {
 	n, err := Open(c)
 	if errors.Is(err, cgroup.ErrNone) {
@@ -163,8 +164,9 @@ func syncDeviceGuard(ctx context.Context, c Config) error {
 	return n.SyncDeviceGuard(ctx)
 }
 
-// makeNodes does what the driver leaves to others. A kernel whose modules come
-// from elsewhere has no modprobe here: uvm is then the admin's to load, and said.
+// makeNodes loads the uvm module and creates the device nodes that the driver doesn't
+// create itself. Where modprobe is missing, as on a host that loads its modules elsewhere,
+// makeNodes logs that the admin has to load uvm.
 func makeNodes(ctx context.Context, h gpu.Host, log *slog.Logger) error {
 	if _, err := nodes.LoadUVM(ctx, h); err != nil {
 		if log != nil {
@@ -179,11 +181,12 @@ func makeNodes(ctx context.Context, h gpu.Host, log *slog.Logger) error {
 	return err
 }
 
-// discoveryLimit is more than a discovery takes. A holder of its lock that is stopped or frozen isn't waited
-// for that long.
+// discoveryLimit bounds the wait for another process's discovery, which may be stopped or
+// frozen. It is longer than any discovery takes.
 const discoveryLimit = 10 * time.Minute
 
-// lockDiscovery has one process discover at a time, until the returned lock is closed.
+// lockDiscovery waits for the lock under which one process at a time discovers. The caller
+// closes the lock.
 func (c Config) lockDiscovery(ctx context.Context) (*lock.Lock, error) {
 	if err := os.MkdirAll(c.State, 0o755); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)

@@ -21,27 +21,27 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Injection is one thing that a container has because of its lease.
+// Injection is one addition to a container that its lease has caused.
 type Injection struct {
 	// Kind is "device", "directory", "library", "program", "firmware", "file", "socket",
 	// "variable", "annotation", "rule", "hook", "network", "limit", "mask" or "group".
 	Kind string `json:"kind"`
-	// Name is the path in the container, or what a variable, rule or hook is called.
+	// Name is the path in the container, or the name of a variable, rule or hook.
 	Name string `json:"name"`
-	// Source is what it is on the host: a path, or a device's numbers.
+	// Source is a path of the host or a device's numbers, "" if the kind has neither.
 	Source string `json:"source,omitempty"`
-	// Why says which device, driver capability, feature or policy asked for it.
+	// Why names the device, driver capability, feature or policy that caused the addition.
 	Why string `json:"why"`
 }
 
-// Explain says what of a container's spec is there because of the lease, and why, thing
-// by thing. The spec is as the container was made of; one that berth has not prepared,
-// because a hook has done to the container what the spec doesn't say, becomes what it
-// would be now. root is the container's root, where it is looked for what
-// was written into it; it may be nil.
+// Explain lists what a container's lease has added to it, with the reasons. spec is the
+// spec from which the runtime has created the container. If it lacks the edits, because a
+// hook has applied them to the container, Explain applies them to spec. root is the
+// container's root, in which Explain looks for files that berth has written; root may be
+// nil.
 //
-// It composes the edits of the lease once more, in a dry run, and lists those that the spec
-// has with their reasons. It writes nothing.
+// Explain composes the edits of the lease again in a dry run, and lists those that the
+// spec has. It writes nothing to disk.
 func (n *Node) Explain(ctx context.Context, spec *specs.Spec, lease ledger.Lease, root *os.File) ([]Injection, error) {
 	all, _, err := n.compose(ctx, spec, &lease, nil, Plan{dryRun: true})
 	deferred := all.DeferNet(n.config.hookCall()...)
@@ -56,8 +56,8 @@ func (n *Node) Explain(ctx context.Context, spec *specs.Spec, lease ledger.Lease
 	return x.found, nil
 }
 
-// describeGPUs is gatherGPUs for a dry run. The driver's files are those that the spec has
-// already, or those that it would get now.
+// describeGPUs is gatherGPUs for a dry run. It describes the driver files that the spec
+// mounts, or, if it mounts none, the files that it would get now.
 func (n *Node) describeGPUs(ctx context.Context, p *Plan, spec *specs.Spec, _ *os.File, lease ledger.Lease) (files func() (cdi.Prepared, error), err error) {
 	env := environmentOf(spec)
 	if p.Selection, err = n.readSelection(env, lease.Request); err != nil {
@@ -76,7 +76,7 @@ func (n *Node) describeGPUs(ctx context.Context, p *Plan, spec *specs.Spec, _ *o
 	}
 	dir, err := driver.Load(home, p.Selection.Capabilities)
 	if err != nil && !bound {
-		return nil, err // else the directory is out of use now, and nothing is known of its files
+		return nil, err // a mounted directory may have been taken out of use since: its files are then unknown
 	}
 	if !common.IsMounted() {
 		common.Mount = ""
@@ -89,16 +89,16 @@ func (n *Node) describeGPUs(ctx context.Context, p *Plan, spec *specs.Spec, _ *o
 	}, err
 }
 
-// describeCapabilities says who chose the driver's capabilities.
+// describeCapabilities returns the driver's capabilities and where they were chosen.
 func describeCapabilities(env []string, caps gpu.Capabilities) string {
 	value := lookupVariable(env, "NVIDIA_DRIVER_CAPABILITIES")
 	if strings.TrimSpace(value) == "" {
-		return fmt.Sprintf("driver capabilities %s, as nothing else is asked for", caps)
+		return fmt.Sprintf("driver capabilities %s, the default", caps)
 	}
-	return fmt.Sprintf("driver capabilities %s, of NVIDIA_DRIVER_CAPABILITIES=%s within policy", caps, value)
+	return fmt.Sprintf("driver capabilities %s, chosen by NVIDIA_DRIVER_CAPABILITIES=%s within policy", caps, value)
 }
 
-// explainer lists those of the edits that a spec has.
+// explainer collects the edits that a spec has.
 type explainer struct {
 	config     Config
 	edits      edits.Edits
@@ -141,14 +141,16 @@ func (x *explainer) explainSpec(spec *specs.Spec, root *os.File) {
 	x.explainRules(linux)
 }
 
-// explainMount explains a mount unless it is another's in the place of one of ours. Our own
-// directories can have been made anew since the container was made.
+// explainMount explains a mount that berth has added. A mount of one of berth's own
+// directories counts whatever its path is, because the directory can have been rebuilt
+// since. Any other mount has to equal one of the edits: a user's own mount can have the
+// same destination.
 func (x *explainer) explainMount(m specs.Mount) {
 	own := x.config.SharedFiles().FileOf(m.Source) != "" || strings.HasPrefix(m.Source, x.config.State+"/")
 	if !own && !slices.ContainsFunc(x.edits.Mounts, func(o specs.Mount) bool { return o.Destination == m.Destination && o.Source == m.Source }) {
 		return
 	}
-	x.addInjection(kindOf(m), m.Destination, m.Source, x.edits.Why("mount", m.Destination))
+	x.addInjection(kindOfMount(m), m.Destination, m.Source, x.edits.Why("mount", m.Destination))
 	for _, r := range x.edits.Reasons {
 		if below, ok := strings.CutPrefix(r.Name, m.Destination+"/"); ok && (r.Kind == "library" || r.Kind == "program") {
 			x.addInjection(r.Kind, r.Name, path.Join(m.Source, below), r.Why)
@@ -156,7 +158,7 @@ func (x *explainer) explainMount(m specs.Mount) {
 	}
 }
 
-func kindOf(m specs.Mount) string {
+func kindOfMount(m specs.Mount) string {
 	switch fi, err := os.Lstat(m.Source); {
 	case strings.Contains(m.Destination, "/firmware/"):
 		return "firmware"
@@ -194,14 +196,14 @@ func (x *explainer) explainHooks(h *specs.Hooks) {
 		switch {
 		case slices.ContainsFunc(x.edits.Hooks, func(o edits.Hook) bool { return o.Path == hook.Path && slices.Equal(o.Args, hook.Args) }):
 			why = x.edits.Why("hook", name)
-		case hook.Path == x.config.HookCommand(): // an engine's
-			why = "leases when the container is made, and gives back when it has ended"
+		case hook.Path == x.config.HookCommand(): // the engine has added it
+			why = "takes the lease when the container is created, and releases it after its end"
 		}
 		x.addInjection("hook", name, hook.Path, why)
 	}
 }
 
-// explainRoot finds what was written into the root.
+// explainRoot explains the files that berth has written into the root.
 func (x *explainer) explainRoot(root *os.File) {
 	if root == nil {
 		return
@@ -216,7 +218,7 @@ func (x *explainer) explainRoot(root *os.File) {
 	}
 }
 
-// explainRules says of each allowance whose it is.
+// explainRules names the device that each device rule allows.
 func (x *explainer) explainRules(l *specs.Linux) {
 	if l.Resources == nil {
 		return
@@ -225,7 +227,7 @@ func (x *explainer) explainRules(l *specs.Linux) {
 		rule := edits.FromSpec(r)
 		why := "belongs to no accelerator"
 		if !rule.Allow {
-			why = "default deny: what no rule below allows can't be opened"
+			why = "default deny: only devices of the rules below can be opened"
 		}
 		for _, n := range x.edits.Nodes {
 			if rule.Allow && n.Type == rule.Type && n.Major == rule.Major && n.Minor == rule.Minor {

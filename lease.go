@@ -17,13 +17,13 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Acquire leases every device that is asked for, or none. ask.Inventory and ask.Renew
-// are filled in. What policy doesn't allow is an error that Is [ErrForbidden].
+// Acquire leases all devices of the request, or none. It sets ask.Inventory and ask.Renew.
+// A request that policy doesn't allow is an error that Is [ErrForbidden].
 func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
 	if err := n.config.Policy.checkRequest(ask.Request); err != nil {
 		return ledger.Lease{}, err
 	}
-	// The ledger is checked while the request waits, too: an attempt without a ledger begins an empty one.
+	// Each attempt of a waiting request checks the ledger too: an attempt without a ledger creates an empty one.
 	look := func(ctx context.Context) (gpu.Inventory, error) {
 		inv, err := n.inventoryFor(ctx, ask.Request)
 		if err == nil {
@@ -36,8 +36,8 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 		inv.GPUs = sysfs.MarkLost(n.config.GPUHost(), inv.GPUs)
 		return inv, err
 	}
-	// To look at the PCI bus takes several system calls for each GPU of the node. An attempt that
-	// doesn't wait looks afterwards, at the GPUs that it got, or at all if it was refused.
+	// A check of the PCI bus takes several system calls for each GPU of the node. An attempt
+	// that doesn't wait checks afterwards: the GPUs of its lease, or all if it was refused.
 	first := look
 	if ask.Wait != 0 {
 		first = ask.Renew
@@ -60,9 +60,9 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 		lease, err = n.ledger.Acquire(ctx, ask)
 	}
 	if errors.Is(err, ledger.ErrBusy) && ctx.Err() == nil {
-		// What can't be ended stays: the request is refused then.
+		// A container that can't be ended keeps its lease, and the request stays refused.
 		if ended, _ := n.EvictUnstarted(ctx); len(ended) > 0 {
-			ask.Wait = 0 // which is over
+			ask.Wait = 0 // the time to wait is over
 			if ask.Inventory, err = ask.Renew(ctx); err != nil {
 				return ledger.Lease{}, err
 			}
@@ -81,9 +81,9 @@ func (n *Node) hasLost(inv gpu.Inventory, lease ledger.Lease) bool {
 	})
 }
 
-// Grantable says why a request can never be granted on this node, whoever holds what:
-// policy, or what the node has. nil means that it is worth asking.
-func (n *Node) Grantable(ctx context.Context, r request.Request) error {
+// CheckGrantable returns an error if this node can't grant the request even when all
+// devices are free: policy forbids it, or the node lacks the devices.
+func (n *Node) CheckGrantable(ctx context.Context, r request.Request) error {
 	if err := n.config.Policy.checkRequest(r); err != nil {
 		return err
 	}
@@ -96,12 +96,12 @@ func (n *Node) Grantable(ctx context.Context, r request.Request) error {
 	return err
 }
 
-// inventoryFor is the inventory in which the request can be matched, without a look at the PCI
-// bus for the GPUs. Of NICs it says which work now: their links can be down for a while after boot.
+// inventoryFor returns the inventory for a request, without a check of the PCI bus. It
+// reads the present state of the NICs' links, which can be down for a while after boot.
 func (n *Node) inventoryFor(ctx context.Context, r request.Request) (gpu.Inventory, error) {
 	look := n.readInventory
 	if r.CDI() != nil {
-		look = func(ctx context.Context) (gpu.Inventory, error) { return n.withCDI(ctx, r) }
+		look = func(ctx context.Context) (gpu.Inventory, error) { return n.inventoryWithCDI(ctx, r) }
 	}
 	inv, err := look(ctx)
 	if err == nil && r.GPUs() && (n.config.Policy.InUse == "" || n.config.Policy.InUse == "refuse") {
@@ -113,8 +113,8 @@ func (n *Node) inventoryFor(ctx context.Context, r request.Request) (gpu.Invento
 	return inv, err
 }
 
-// FindOwnLease returns the lease of that id if this process runs inside its holder's
-// cgroup: whoever only knows an id can't use the lease.
+// FindOwnLease returns a lease if this process runs in its holder's cgroup. Knowing the id
+// isn't enough to use a lease.
 func (n *Node) FindOwnLease(id string) (ledger.Lease, error) {
 	l, ok, err := n.ledger.Get(id)
 	if err != nil {
@@ -133,7 +133,8 @@ func (n *Node) FindOwnLease(id string) (ledger.Lease, error) {
 	return l, nil
 }
 
-// View says who holds what, and who waits. It writes nothing and takes no lock.
+// View returns all leases with the states of their holders, and the queue. It writes
+// nothing and takes no lock.
 func (n *Node) View() (ledger.View, error) {
 	v, err := n.ledger.View()
 	if err != nil {
@@ -157,10 +158,11 @@ func (n *Node) View() (ledger.View, error) {
 	return v, nil
 }
 
-// Leases lists all leases, those of holders that are gone too.
+// Leases returns all leases, also those of dead holders.
 func (n *Node) Leases() ([]ledger.Lease, error) { return n.ledger.ReadLeases() }
 
-// CPUs near the devices of a lease, in the kernel's list format; "" if unknown.
+// CPUs returns the CPUs near the devices of a lease in the kernel's list format, "" if they
+// are unknown.
 func (n *Node) CPUs(ctx context.Context, l ledger.Lease) (string, error) {
 	if gpus, _, _ := splitDevices(l.Devices); len(gpus) == 0 {
 		return "", nil
@@ -179,17 +181,16 @@ func (n *Node) CPUs(ctx context.Context, l ledger.Lease) (string, error) {
 	return strings.Join(lists, ","), nil
 }
 
-// Release gives a lease back, whether its holder lives or not. Releasing one that
-// is gone is no error.
+// Release releases a lease, whether its holder lives or not. It is idempotent.
 func (n *Node) Release(ctx context.Context, id string) error { return n.ledger.Release(ctx, id) }
 
-// ReleaseIfDead gives a lease back unless its holder lives: then it stays, and the
-// error Is ledger.ErrLive. Who was just killed is waited for.
+// ReleaseIfDead releases a lease unless its holder lives: then the error Is
+// ledger.ErrLive. It waits a moment for a holder that was just killed.
 func (n *Node) ReleaseIfDead(ctx context.Context, id string) error {
 	return n.ledger.ReleaseIfDead(ctx, id)
 }
 
-// Reap gives back the leases of holders that are dead, as each request for devices does.
+// Reap releases the leases of dead holders, as Acquire does.
 func (n *Node) Reap(ctx context.Context) error { return n.ledger.Reap(ctx) }
 
 // Evict ends the holder's processes and then its lease: see [guard.Guard.Evict].

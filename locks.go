@@ -2,8 +2,8 @@ package berth
 
 import "path/filepath"
 
-// Locks lists the lock files and directories of this configuration that a process holds for a moment
-// and others wait for. They need not exist.
+// Locks returns the files and directories that berth's processes lock. A process holds such
+// a lock for a short time only. The paths need not exist.
 func (c Config) Locks() []string {
 	return []string{
 		filepath.Join(c.State, "ledger.lock"),

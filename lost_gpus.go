@@ -10,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/gpu/sysfs"
 )
 
-// LostGPUs returns why GPUs of the snapshot can't be used, by UUID. It asks the PCI bus and no
-// driver. It is empty where there is no snapshot of this machine.
+// LostGPUs returns the reasons for which GPUs of the snapshot are lost, by UUID. It reads
+// the PCI bus and calls no driver. Without a snapshot of this machine the result is empty.
 func (n *Node) LostGPUs() map[string]string {
 	lost := map[string]string{}
 	h := n.config.GPUHost()
@@ -27,19 +27,19 @@ func (n *Node) LostGPUs() map[string]string {
 	return lost
 }
 
-// unnoticed is what happened to the GPUs since the snapshot, and what its key doesn't show.
-type unnoticed struct {
-	// changed: the snapshot has to be taken anew.
+// gpuChanges are changes of the GPUs since the snapshot that the snapshot's key doesn't show.
+type gpuChanges struct {
+	// changed means that a new snapshot has to be taken.
 	changed bool
-	// lost are PCI addresses of GPUs that the driver has called lost in the kernel's log.
+	// lost are PCI addresses of GPUs that the driver has reported as lost in the kernel's log.
 	lost []string
-	// xid is the sequence of the newest record of a GPU's error.
+	// xid is the sequence number of the newest GPU error in the kernel's log.
 	xid uint64
 }
 
-// findUnnoticed compares a snapshot with what the PCI bus, the driver's own list of GPUs and the
-// kernel's log say now.
-func findUnnoticed(h gpu.Host, s snapshot.Snapshot) (u unnoticed, err error) {
+// findGPUChanges compares a snapshot with the PCI bus, the driver's list of GPUs and the
+// kernel's log.
+func findGPUChanges(h gpu.Host, s snapshot.Snapshot) (u gpuChanges, err error) {
 	known, err := driver.GPUs(h)
 	if err != nil {
 		return u, err
@@ -72,7 +72,7 @@ func listOffBus(h gpu.Host, gpus []gpu.GPU) (all []string) {
 	return all
 }
 
-// lastXid returns the sequence of the newest record of a GPU's error.
+// lastXid returns the sequence number of the newest GPU error in the kernel's log.
 func lastXid(h gpu.Host) (last uint64, err error) {
 	xids, err := driver.Xids(h)
 	for _, x := range xids {
@@ -81,11 +81,12 @@ func lastXid(h gpu.Host) (last uint64, err error) {
 	return last, err
 }
 
-// reportedLost is why a GPU is lost that the kernel's log calls so. It is, until the next [Discover].
+// reportedLost is the reason of a GPU that is lost according to the kernel's log. It holds
+// until the next [Discover].
 const reportedLost = "fell off the bus, by the kernel's log (Xid 79)"
 
-// markReported marks GPUs as lost that the kernel's log calls so.
-func markReported(gpus []gpu.GPU, addresses []string) {
+// markReportedLost marks the GPUs at these PCI addresses as lost.
+func markReportedLost(gpus []gpu.GPU, addresses []string) {
 	for i := range gpus {
 		if gpus[i].Lost == "" && slices.Contains(addresses, gpus[i].PCI) {
 			gpus[i].Lost = reportedLost
@@ -93,9 +94,9 @@ func markReported(gpus []gpu.GPU, addresses []string) {
 	}
 }
 
-// tellHolders adds an event for each lease on a GPU that is lost now and was not before. A
-// ledger that can't be read keeps nobody from discovering.
-func (n *Node) tellHolders(before, now gpu.Inventory) {
+// logLostGPUs logs an event for each lease on a GPU that is lost now and was not before. It
+// is no part of discovery that has to succeed: an unreadable ledger is ignored.
+func (n *Node) logLostGPUs(before, now gpu.Inventory) {
 	leases, err := n.Leases()
 	if err != nil {
 		return

@@ -16,19 +16,20 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// ErrLedgerLost says that there is no ledger although containers or commands hold leases: its directory was removed, or
-// the configuration names another one. [Node.Repair] rebuilds it from what runs.
+// ErrLedgerLost means that there is no ledger although containers or commands hold leases:
+// its directory was removed, or the configuration names another one. [Node.Repair] rebuilds
+// the ledger from the running containers and commands.
 var ErrLedgerLost = errors.New("the ledger is lost")
 
-// CheckLedger is ErrLedgerLost if there is no ledger, and something runs that holds devices by a lease.
-// It takes no new snapshot.
+// CheckLedger returns ErrLedgerLost if there is no ledger although a running container or
+// command holds a lease. It takes no new snapshot.
 func (n *Node) CheckLedger() error {
 	if !n.ledger.IsMissing() {
 		return nil
 	}
 	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
 	if errors.Is(err, snapshot.ErrStale) {
-		return nil // a server without a driver, for requests of GPUs have a snapshot taken
+		return nil // a server without a driver: a request for GPUs has a snapshot taken first
 	}
 	if err != nil {
 		return err
@@ -38,26 +39,27 @@ func (n *Node) CheckLedger() error {
 		return err
 	}
 	if !n.ledger.IsMissing() {
-		return nil // another process has begun it meanwhile, and started what was found
+		return nil // another process has created the ledger meanwhile, and the holders that were found
 	}
 	if len(holders) == 0 {
 		return fmt.Errorf("%w: %s has none, and %s", ErrLedgerLost, n.config.State, unknown[0])
 	}
 	h := holders[0]
 	return fmt.Errorf("%w: %s has none, and %s %s (process %d) holds %s by lease %s", ErrLedgerLost,
-		n.config.State, h.Owner.EntryPoint, h.Owner.Name, h.Owner.Process.PID, strings.Join(namesOf(h.Devices), ", "), h.ID)
+		n.config.State, h.Owner.EntryPoint, h.Owner.Name, h.Owner.Process.PID, strings.Join(gpuNames(h.Devices), ", "), h.ID)
 }
 
-func namesOf(devices []gpu.Device) (names []string) {
+func gpuNames(devices []gpu.Device) (names []string) {
 	for _, d := range devices {
 		names = append(names, "GPU "+d.Index)
 	}
 	return names
 }
 
-// findHolders finds what holds devices by a lease, without the ledger: containers by the specs that
-// berth has prepared, and the commands of berth alloc by their environment. unknown names containers that hold a lease of devices which the
-// node doesn't have. What a hook has given to a container isn't in its spec, and isn't found.
+// findHolders finds the holders of leases without the ledger: containers by the specs that
+// berth has prepared, and commands of berth alloc by their environment. unknown describes
+// containers whose leased devices the node doesn't have. A container that got its devices
+// from a hook isn't found, because its spec doesn't have them.
 func (n *Node) findHolders(s snapshot.Snapshot) (leases []ledger.Lease, unknown []string, err error) {
 	all, err := n.guard.ListHolders(filepath.Join(n.config.Data, "tasks"))
 	if err != nil {
@@ -70,15 +72,15 @@ func (n *Node) findHolders(s snapshot.Snapshot) (leases []ledger.Lease, unknown 
 				h.Owner.Container, h.Owner.Process.PID, h.Spec.Annotations[LeaseAnnotation], err))
 		}
 		if len(devices) > 0 {
-			leases = append(leases, ledger.Lease{ID: h.Spec.Annotations[LeaseAnnotation], Devices: devices, Request: requestOf(devices), Owner: h.Owner})
+			leases = append(leases, ledger.Lease{ID: h.Spec.Annotations[LeaseAnnotation], Devices: devices, Request: requestFor(devices), Owner: h.Owner})
 		}
 	}
-	commands, err := n.findCommands(s.Inventory)
+	commands, err := n.findAllocCommands(s.Inventory)
 	return append(leases, commands...), unknown, err
 }
 
-// requestOf names devices as a request does.
-func requestOf(devices []gpu.Device) string {
+// requestFor returns the request for exactly these devices.
+func requestFor(devices []gpu.Device) string {
 	var ids []string
 	for _, d := range devices {
 		ids = append(ids, d.UUID)
@@ -86,9 +88,9 @@ func requestOf(devices []gpu.Device) string {
 	return "device=" + strings.Join(ids, ",")
 }
 
-// findCommands finds commands of berth alloc on this machine's file systems. Of each lease one process is
-// returned, and its cgroup proves the life of all.
-func (n *Node) findCommands(inv gpu.Inventory) (leases []ledger.Lease, err error) {
+// findAllocCommands finds the commands of berth alloc. It returns one process for each
+// lease; the lease's cgroup proves the life of all its processes.
+func (n *Node) findAllocCommands(inv gpu.Inventory) (leases []ledger.Lease, err error) {
 	dir, err := n.cgroups.Dir("/berth")
 	if err != nil {
 		return nil, err
@@ -112,7 +114,8 @@ func (n *Node) findCommands(inv gpu.Inventory) (leases []ledger.Lease, err error
 	return leases, nil
 }
 
-// readCommandLease reads a lease from the environment of a process with the same root as this one.
+// readCommandLease reads a lease from the environment of a process in the same mount
+// namespace as this one.
 func readCommandLease(proc string, pid int, inv gpu.Inventory) (l ledger.Lease, ok bool) {
 	dir := proc + "/" + strconv.Itoa(pid)
 	own, err := os.Readlink(proc + "/self/ns/mnt")
@@ -136,13 +139,13 @@ func readCommandLease(proc string, pid int, inv gpu.Inventory) (l ledger.Lease, 
 			}
 		}
 	}
-	l.Request = requestOf(l.Devices)
+	l.Request = requestFor(l.Devices)
 	l.Owner = ledger.Owner{EntryPoint: "alloc", Name: strconv.Itoa(pid), Process: ledger.Process{PID: pid, Start: start}}
 	return l, len(l.Devices) > 0
 }
 
-// Repair rebuilds a ledger that can't be trusted from what runs. A lost one is rebuilt from the
-// containers that run, once the devices of each are known.
+// Repair rebuilds a damaged ledger from its receipts, or a lost ledger from the running
+// containers and commands. A container whose devices are unknown is an error then.
 func (n *Node) Repair(ctx context.Context) (ledger.Repaired, error) {
 	s, err := n.loadSnapshot(ctx)
 	if err != nil {
@@ -156,7 +159,7 @@ func (n *Node) Repair(ctx context.Context) (ledger.Repaired, error) {
 	if err != nil {
 		return ledger.Repaired{}, err
 	}
-	if len(unknown) > 0 { // whoever asks next could get what they hold
+	if len(unknown) > 0 { // their devices would be leased a second time
 		return ledger.Repaired{}, fmt.Errorf("the ledger can't be rebuilt yet: %s; end what this names (berth rm -f, or its engine), then berth repair", strings.Join(unknown, "; "))
 	}
 	return n.ledger.Adopt(ctx, holders, lost)

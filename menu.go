@@ -15,23 +15,23 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Menu is which CDI specs of berth's own an admin wants, and where. It is kept below
-// the data directory, so that each discovery can write them anew.
+// Menu selects which of berth's own CDI specs are written, and where. It is stored in the
+// data directory, because each discovery writes the specs again.
 type Menu struct {
 	// Dir is the directory of CDI specs, absolute.
 	Dir string `json:"dir"`
 	// Kinds are those of package cdi/menu: "berth/gpus".
 	Kinds []string `json:"kinds"`
-	// Setup says that berth setup has written it: it goes with the last engine.
+	// Setup means that berth setup has written the menu, and removes it with the last engine.
 	Setup bool `json:"setup,omitempty"`
 }
 
-// maxMenu is far more than a Menu takes.
+// maxMenu bounds the size of a stored Menu in bytes.
 const maxMenu = 64 << 10
 
 func (c Config) menuPath() string { return filepath.Join(c.Data, "cdi-menu.json") }
 
-// LoadMenu returns the menu that was last written; the zero Menu if there is none.
+// LoadMenu returns the stored menu, the zero Menu if there is none.
 func LoadMenu(c Config) (Menu, error) {
 	data, err := smallfile.Read(c.menuPath(), maxMenu)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,9 +47,9 @@ func LoadMenu(c Config) (Menu, error) {
 	return m, nil
 }
 
-// WriteMenu makes m the menu: it writes the specs for the node, each atomically and
-// only if it changes, and takes away those that m doesn't have any more. The result
-// are the paths of the specs. A kind of which the node has nothing has no spec.
+// WriteMenu stores m, writes its specs, each atomically and only if it changes, and
+// removes the specs of the former menu that m doesn't select. It returns the paths of the
+// specs. A kind of which the node has no device gets no spec.
 func WriteMenu(ctx context.Context, c Config, inv gpu.Inventory, m Menu) (paths []string, err error) {
 	if m.Dir == "" {
 		return nil, errors.New("no directory for CDI specs: host.cdi lists none")
@@ -73,13 +73,13 @@ func WriteMenu(ctx context.Context, c Config, inv gpu.Inventory, m Menu) (paths 
 	if err := atomicfile.Write(c.menuPath(), data, 0o644, atomicfile.Options{}); err != nil {
 		return nil, err
 	}
-	if paths, err = m.write(c, inv); err != nil {
+	if paths, err = m.writeSpecs(c, inv); err != nil {
 		return nil, err
 	}
-	return paths, before.remove(paths)
+	return paths, before.removeSpecs(paths)
 }
 
-// RemoveMenu takes all of berth's CDI specs away.
+// RemoveMenu removes the menu and all its CDI specs.
 func RemoveMenu(ctx context.Context, c Config) error {
 	held, err := c.lockDiscovery(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func RemoveMenu(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if err := m.remove(nil); err != nil {
+	if err := m.removeSpecs(nil); err != nil {
 		return err
 	}
 	if err := os.Remove(c.menuPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -99,22 +99,22 @@ func RemoveMenu(ctx context.Context, c Config) error {
 	return nil
 }
 
-// renewMenu writes the specs that are wanted for the node as it is now.
+// renewMenu writes the specs of the stored menu for the node's present inventory.
 func renewMenu(c Config, inv gpu.Inventory) error {
 	m, err := LoadMenu(c)
 	if err == nil {
-		_, err = m.write(c, inv)
+		_, err = m.writeSpecs(c, inv)
 	}
 	return err
 }
 
-// MenuSpec is the spec of one of berth's kinds for the node, nil if there would be
-// nothing in it.
+// MenuSpec returns the CDI spec of one of berth's kinds for the node, nil if it would have
+// no device.
 func MenuSpec(c Config, inv gpu.Inventory, kind string) ([]byte, error) {
 	return menu.Spec(kind, inv, menu.Options{Hook: c.HookCommand(), Features: c.offeredFeatures(inv)})
 }
 
-func (m Menu) write(c Config, inv gpu.Inventory) (paths []string, err error) {
+func (m Menu) writeSpecs(c Config, inv gpu.Inventory) (paths []string, err error) {
 	if len(m.Kinds) > 0 {
 		if err := os.MkdirAll(m.Dir, 0o755); err != nil {
 			return nil, fmt.Errorf("write CDI specs: %w", err)
@@ -139,11 +139,11 @@ func (m Menu) write(c Config, inv gpu.Inventory) (paths []string, err error) {
 			return nil, fmt.Errorf("write CDI spec: %w", err)
 		}
 	}
-	return paths, removeAll(empty)
+	return paths, removeFiles(empty)
 }
 
-// remove takes the menu's specs away, but for those to keep.
-func (m Menu) remove(keep []string) error {
+// removeSpecs removes the menu's specs except those at the paths to keep.
+func (m Menu) removeSpecs(keep []string) error {
 	kept := map[string]bool{}
 	for _, path := range keep {
 		kept[path] = true
@@ -154,10 +154,10 @@ func (m Menu) remove(keep []string) error {
 			gone = append(gone, path)
 		}
 	}
-	return removeAll(gone)
+	return removeFiles(gone)
 }
 
-func removeAll(paths []string) (err error) {
+func removeFiles(paths []string) (err error) {
 	for _, path := range paths {
 		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
@@ -166,7 +166,7 @@ func removeAll(paths []string) (err error) {
 	return err
 }
 
-// offeredFeatures are the features for the menu: what policy allows and the node has.
+// offeredFeatures returns the features for the menu: those that policy allows and the node has.
 func (c Config) offeredFeatures(inv gpu.Inventory) []string {
 	var all []string
 	for _, name := range c.Policy.Features {

@@ -23,8 +23,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// addNICEdits fills in the plan for leased RDMA adapters, or hides all of them from a
-// container that has GPUs and none. The remarks say what the container lacks for RDMA.
+// addNICEdits adds to the plan the edits for leased RDMA adapters. It hides all adapters
+// from a container that has leased GPUs but no adapter. The remarks describe what the
+// container lacks for RDMA.
 func (n *Node) addNICEdits(ctx context.Context, p *Plan, spec *specs.Spec, lease *ledger.Lease) (remarks []edits.Removal, err error) {
 	gpus, nics, _ := splitDevices(lease.Devices)
 	var e edits.Edits
@@ -38,26 +39,26 @@ func (n *Node) addNICEdits(ctx context.Context, p *Plan, spec *specs.Spec, lease
 		if e, remarks, err = n.grantedNICEdits(p, spec, nics, lease.ID); err != nil {
 			return nil, err
 		}
-		if note := farNICs(s.Inventory, lease); note != "" {
+		if note := describeFarNICs(s.Inventory, lease); note != "" {
 			remarks = append(remarks, edits.Remark("%s", note))
 		}
-	case len(gpus) > 0 && !bringsRDMA(p.Files):
+	case len(gpus) > 0 && !hasInfiniBandNode(p.Files):
 		e = n.nicSource().HiddenEdits()
 	}
 	p.Files, err = edits.Merge(p.Files, e)
 	return remarks, err
 }
 
-// farNICs says that nics=auto found no adapter near the GPUs.
-func farNICs(inv gpu.Inventory, lease *ledger.Lease) string {
+// describeFarNICs returns a remark if nics=auto found no adapter near the GPUs, else "".
+func describeFarNICs(inv gpu.Inventory, lease *ledger.Lease) string {
 	r, err := request.Parse(lease.Request)
 	if err != nil {
-		return "" // of another version of berth
+		return "" // another version of berth has written the request
 	}
 	return match.DescribeFarNICs(inv, r, lease.Devices)
 }
 
-// grantedNICEdits are the edits for leased adapters.
+// grantedNICEdits returns the edits for leased adapters.
 func (n *Node) grantedNICEdits(p *Plan, spec *specs.Spec, nics []gpu.Device, lease string) (e edits.Edits, remarks []edits.Removal, err error) {
 	inv, source := p.Inventory, n.nicSource()
 	source.DryRun = p.dryRun
@@ -88,8 +89,9 @@ func (n *Node) nicSource() cdi.NICs {
 	return cdi.NICs{Host: n.config.GPUHost(), State: n.config.State, InUse: n.inUse}
 }
 
-// bringsRDMA says that another vendor's device brings an adapter's nodes.
-func bringsRDMA(e edits.Edits) bool {
+// hasInfiniBandNode reports whether edits add an adapter's node, as another vendor's CDI
+// device can.
+func hasInfiniBandNode(e edits.Edits) bool {
 	return slices.ContainsFunc(e.Nodes, func(n edits.Node) bool { return strings.HasPrefix(n.Path, "/dev/infiniband/") })
 }
 
@@ -97,7 +99,8 @@ func hasMountAt(spec *specs.Spec, destination string) bool {
 	return slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == destination })
 }
 
-// processLimits are the limits that this process may give. Root of a user namespace may raise none.
+// processLimits returns the resource limits that this process can set for a container. Root
+// of a user namespace can't raise any.
 func (n *Node) processLimits() (o cdi.ProcessLimits, err error) {
 	var locked, files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &locked); err != nil {
@@ -113,12 +116,12 @@ func (n *Node) processLimits() (o cdi.ProcessLimits, err error) {
 		return o, err
 	}
 	ids, err := smallfile.String(proc.ProcPath("self/uid_map"))
-	caps, _ := process.Mask(status, "CapEff") // 0 if it doesn't say
+	caps, _ := process.Mask(status, "CapEff") // 0 if the line is missing
 	o.Raises = strings.HasSuffix(ids, "4294967295") && caps&(1<<unix.CAP_SYS_RESOURCE) != 0
 	return o, err
 }
 
-// resourceEdits are limitEdits and the admin's files for NCCL.
+// resourceEdits returns limitEdits with the admin's files for NCCL.
 func (n *Node) resourceEdits(common shared.Dir, dryRun bool) (edits.Edits, error) {
 	p := n.config.Policy
 	files, err := cdi.NCCLFiles(common, p.NCCLConf, p.NCCLTopology, dryRun)
@@ -128,7 +131,8 @@ func (n *Node) resourceEdits(common shared.Dir, dryRun bool) (edits.Edits, error
 	return edits.Merge(n.limitEdits(), files)
 }
 
-// limitEdits raises, as policy says, what engines give containers with GPUs too little of.
+// limitEdits returns edits for what engines limit too much for containers with GPUs: NUMA
+// memory policy and the size of /dev/shm, as far as policy allows.
 func (n *Node) limitEdits() (e edits.Edits) {
 	p := n.config.Policy
 	if p.MemoryPolicy == nil || *p.MemoryPolicy {
@@ -148,8 +152,8 @@ const (
 	NetworkRDMA    = "rdma"    // its own, into which interfaces of the host may move
 )
 
-// RDMAMode is how the kernel divides RDMA devices among network namespaces. The mode is
-// the machine's.
+// RDMAMode is how the kernel divides RDMA devices among network namespaces. A machine has
+// one mode.
 type RDMAMode string
 
 // The modes.
@@ -158,8 +162,8 @@ const (
 	RDMAExclusive RDMAMode = "exclusive" // a device is in one namespace, as a network interface is
 )
 
-// NICMove is what has to move into a job's network namespace so that its RDMA adapters can
-// be used there.
+// NICMove lists the devices that have to move into a job's network namespace so that its
+// RDMA adapters work there.
 type NICMove struct {
 	// Links are RDMA devices; they move in exclusive mode.
 	Links []string
@@ -167,9 +171,10 @@ type NICMove struct {
 	Interfaces []string
 }
 
-// PlaceNICs says what has to move so that leased adapters work in a kind of network, or why
-// they can't work there: RoCE adapters use the addresses of their network interface, which
-// has to be in the same namespace. Devices that aren't adapters are skipped. It is pure.
+// PlaceNICs returns what has to move so that leased adapters work in a kind of network. An
+// adapter that can't work there is an error: RoCE adapters use the addresses of their
+// network interface, which has to be in the same namespace. Devices that aren't adapters
+// are skipped. PlaceNICs is pure.
 func PlaceNICs(inv gpu.Inventory, leased []gpu.Device, mode RDMAMode, network string) (m NICMove, err error) {
 	for _, d := range leased {
 		nic, ok := inv.NIC(d)
@@ -236,7 +241,7 @@ func findDefaultRoute(routes string, interfaces []string) string {
 }
 
 // rdmaMode reads how the kernel divides RDMA devices among network namespaces. A kernel
-// without RDMA, or before 5.3, doesn't say: there each namespace may use all devices.
+// without RDMA or before 5.3 has no such parameter, and counts as RDMAShared.
 func (n *Node) rdmaMode() RDMAMode {
 	word, err := smallfile.String(n.config.GPUHost().SysPath("module/ib_core/parameters/netns_mode"))
 	if err != nil || word == "Y" || word == "1" {
@@ -246,11 +251,12 @@ func (n *Node) rdmaMode() RDMAMode {
 }
 
 // NetworkAnnotation names the kind of network in the spec of a task whose network berth has
-// made. In other specs it is ignored.
+// created. In other specs the annotation is ignored.
 const NetworkAnnotation = "dev.berth.network"
 
-// networkOf says which kind of network a spec gives a container. A namespace that it joins
-// counts as private, except a task's: there the launcher's annotation says the kind.
+// networkOf returns the kind of network that a spec gives a container. A network namespace
+// that the container joins counts as private, except that of a task, whose kind is in the
+// launcher's annotation.
 func (n *Node) networkOf(spec *specs.Spec) string {
 	if spec.Linux == nil {
 		return NetworkHost
@@ -260,8 +266,8 @@ func (n *Node) networkOf(spec *specs.Spec) string {
 		return NetworkHost
 	}
 	tasks := filepath.Join(n.config.Data, "tasks") + "/"
-	if said := spec.Annotations[NetworkAnnotation]; said != "" && strings.HasPrefix(spec.Linux.Namespaces[i].Path, tasks) {
-		return said
+	if kind := spec.Annotations[NetworkAnnotation]; kind != "" && strings.HasPrefix(spec.Linux.Namespaces[i].Path, tasks) {
+		return kind
 	}
 	return NetworkPrivate
 }

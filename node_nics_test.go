@@ -68,7 +68,7 @@ func TestFarNICsAreNoted(t *testing.T) {
 	}
 	devices := []gpu.Device{inv.GPUs[0].Device(), inv.NICs[0].Device(true)}
 	for request, want := range map[string]bool{"1,nics=auto": true, "1,nics=1": false, "1,nics=next!": false} {
-		if got := farNICs(inv, &ledger.Lease{Request: request, Devices: devices}); (got != "") != want {
+		if got := describeFarNICs(inv, &ledger.Lease{Request: request, Devices: devices}); (got != "") != want {
 			t.Errorf("%s: %q", request, got)
 		}
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// ErrForbidden: the admin's policy doesn't allow what was asked for.
+// ErrForbidden means that the admin's policy doesn't allow the request.
 var ErrForbidden = errors.New("not allowed on this node")
 
-// Policy is what the admin allows. It applies to every entry point.
+// Policy has the admin's rules for requests and containers. It applies to every entry point.
 type Policy struct {
 	// Environment lets BERTH_GPUS in a container's environment be a request.
 	// Off by default: an image's author writes that environment too.
@@ -25,27 +25,26 @@ type Policy struct {
 	// PodmanAnnotation lets the annotation berth.gpus be a request under podman, which
 	// takes it from images too. Off by default.
 	PodmanAnnotation bool `toml:"podman_annotation"`
-	// VisibleDevices is what NVIDIA_VISIBLE_DEVICES means in a container that asks in no
-	// other way: "ignore" (or ""), "count", "honour", "refuse". The image's author writes
-	// it too, and CUDA's images say "all".
+	// VisibleDevices is what NVIDIA_VISIBLE_DEVICES means in a container without another
+	// request: "ignore" (or ""), "count", "honour", "refuse" (see entry.Visible). Images can
+	// set the variable, and CUDA's images set it to "all".
 	VisibleDevices string `toml:"visible_devices"`
 	// NVIDIAIndices is what NVIDIA's CDI names nvidia.com/gpu=0 to N-1 mean together: "exact"
-	// (or ""), those GPUs; "count", N GPUs whichever they are.
+	// (or "") for those GPUs, "count" for any N GPUs.
 	NVIDIAIndices string `toml:"nvidia_indices"`
-	// Guard closes accelerators that a container without a lease would see.
-	// nil means on.
+	// Guard closes accelerators to containers without a lease. nil means on.
 	Guard *bool `toml:"guard"`
-	// Capabilities are the most that an image can choose of the driver, in the words
-	// of NVIDIA_DRIVER_CAPABILITIES. "" means all.
+	// Capabilities are the driver capabilities that an image may choose, in the words of
+	// NVIDIA_DRIVER_CAPABILITIES. "" means all.
 	Capabilities string `toml:"capabilities"`
 	// Features are the names of the features that can be asked for: "gds", "imex".
 	Features []string `toml:"features"`
 	// NICs is how RDMA devices are leased: "shared" (or ""), to several at a time;
 	// "exclusive", to one.
 	NICs string `toml:"nics"`
-	// InUse is what becomes of a device on which a process without a lease computes: "refuse"
-	// (or ""), nobody gets it before that process has ended; "warn", it can be leased, with a
-	// remark; "ignore", nobody looks.
+	// InUse is what happens to a device that a process without a lease uses: with "refuse"
+	// (or "") the device isn't leased until that process has ended, with "warn" it is leased
+	// with a remark, and with "ignore" such processes aren't looked for.
 	InUse string `toml:"in_use"`
 	// Unstarted is how long a container with a lease may wait for its start before it is ended:
 	// "1h" (or ""), "never".
@@ -54,45 +53,45 @@ type Policy struct {
 	// "vendor.example/nic", "vendor.example/*", "*".
 	CDI []string `toml:"cdi"`
 	// MemoryPolicy lets containers with GPUs set NUMA memory policy for their own memory,
-	// where the engine's filter of system calls would not. nil means on.
+	// even if the engine's system call filter denies it. nil means on.
 	MemoryPolicy *bool `toml:"memory_policy"`
-	// Shm is the size of /dev/shm of containers with GPUs where the engine gives the
-	// 64 MiB that it gives everybody: a number of bytes, or a part of the machine's memory
-	// ("50%", which "" means too); "engine" leaves it.
+	// Shm is the size of /dev/shm of containers with GPUs if the engine sets its default of
+	// 64 MiB: a number of bytes, or a part of the machine's memory (as "50%", which is also
+	// the meaning of ""). "engine" keeps the engine's size.
 	Shm string `toml:"shm"`
-	// NCCLConf and NCCLTopology are files of the host for NCCL in containers with GPUs:
-	// its configuration, and its picture of a virtual machine. "" is none.
+	// NCCLConf and NCCLTopology are files of the host for NCCL in containers with GPUs: its
+	// configuration, and its topology file for a virtual machine. "" means none.
 	NCCLConf     string `toml:"nccl_conf"`
 	NCCLTopology string `toml:"nccl_topology"`
-	// ExemptNamespaces are the Kubernetes namespaces whose pods the guard leaves alone,
+	// ExemptNamespaces are the Kubernetes namespaces whose pods are exempt from the guard,
 	// under containerd's CRI plugin.
 	ExemptNamespaces []string `toml:"exempt_namespaces"`
-	// ExemptKey is a file of a secret: a container whose annotation berth.exempt says
-	// it is left alone by the guard. "" means that there is none.
+	// ExemptKey is the path of a file with a secret. A container whose annotation
+	// berth.exempt has the secret is exempt from the guard. "" means that there is no secret.
 	ExemptKey string `toml:"exempt_key"`
 }
 
-// Guarded says whether containers without a lease are kept from accelerators too.
+// Guarded reports whether accelerators are closed to containers without a lease.
 func (p Policy) Guarded() bool { return p.Guard == nil || *p.Guard }
 
-// check says what the configuration can't mean.
+// check refuses values that cannot be used.
 func (p Policy) check() error {
 	if _, err := p.allowedCapabilities(); err != nil {
 		return fmt.Errorf("policy.capabilities: %w", err)
 	}
-	if err := oneOf("nics", p.NICs, "shared", "exclusive"); err != nil {
+	if err := checkWord("nics", p.NICs, "shared", "exclusive"); err != nil {
 		return err
 	}
-	if err := oneOf("in_use", p.InUse, "refuse", "warn", "ignore"); err != nil {
+	if err := checkWord("in_use", p.InUse, "refuse", "warn", "ignore"); err != nil {
 		return err
 	}
 	if _, err := p.unstartedLimit(); err != nil {
 		return err
 	}
-	if err := oneOf("visible_devices", p.VisibleDevices, "ignore", "count", "honour", "refuse"); err != nil {
+	if err := checkWord("visible_devices", p.VisibleDevices, "ignore", "count", "honour", "refuse"); err != nil {
 		return err
 	}
-	if err := oneOf("nvidia_indices", p.NVIDIAIndices, "exact", "count"); err != nil {
+	if err := checkWord("nvidia_indices", p.NVIDIAIndices, "exact", "count"); err != nil {
 		return err
 	}
 	if err := p.checkNCCL(); err != nil {
@@ -129,7 +128,7 @@ func (p Policy) checkNCCL() error {
 	return nil
 }
 
-func oneOf(key, value string, words ...string) error {
+func checkWord(key, value string, words ...string) error {
 	if value == "" || slices.Contains(words, value) {
 		return nil
 	}
@@ -140,7 +139,7 @@ func (p Policy) allowedCapabilities() (gpu.Capabilities, error) {
 	return gpu.ParseCapabilities(cmp.Or(p.Capabilities, "all"))
 }
 
-// checkRequest says what of the request the admin doesn't allow; the error Is [ErrForbidden].
+// checkRequest refuses a request that the policy doesn't allow. The error Is [ErrForbidden].
 func (p Policy) checkRequest(r request.Request) error {
 	for _, f := range r.Features() {
 		if !slices.Contains(p.Features, f.Name()) {
@@ -162,8 +161,9 @@ func listWords(words []string) string {
 	return "lists " + strings.Join(words, ", ")
 }
 
-// chooseCapabilities reads what a container's environment chooses of the driver
-// (NVIDIA_DRIVER_CAPABILITIES), within what the admin allows: "all" means that.
+// chooseCapabilities returns the driver capabilities that a container's environment chooses
+// (NVIDIA_DRIVER_CAPABILITIES). "all" means all that the policy allows. A capability that
+// the policy doesn't allow is an error that Is [ErrForbidden].
 func (p Policy) chooseCapabilities(env []string) (gpu.Capabilities, error) {
 	value := lookupVariable(env, "NVIDIA_DRIVER_CAPABILITIES")
 	wanted, err := gpu.ParseCapabilities(value)
@@ -183,7 +183,8 @@ func (p Policy) chooseCapabilities(env []string) (gpu.Capabilities, error) {
 	return wanted, nil
 }
 
-// lookupVariable looks a name up as runtimes do: the last one counts.
+// lookupVariable returns the value of an environment variable as runtimes do: the last entry
+// counts.
 func lookupVariable(env []string, name string) (value string) {
 	for _, entry := range env {
 		if v, found := strings.CutPrefix(entry, name+"="); found {
@@ -193,10 +194,10 @@ func lookupVariable(env []string, name string) (value string) {
 	return value
 }
 
-// addCompanions adds to the features of a container with GPUs and RDMA adapters those that
-// NCCL uses between the two, where the node has them and the admin allows them: GDRCopy,
-// and IMEX if there is but one channel, for which of several is nobody's here to say.
-func (p Policy) addCompanions(inv gpu.Inventory, features []gpu.Feature, nics []gpu.Device) []gpu.Feature {
+// addNCCLFeatures adds to the features of a container with GPUs and RDMA adapters those
+// that NCCL uses between the two, if the node has them and the policy allows them: GDRCopy,
+// and IMEX if there is only one channel. With several channels the request must name one.
+func (p Policy) addNCCLFeatures(inv gpu.Inventory, features []gpu.Feature, nics []gpu.Device) []gpu.Feature {
 	if len(nics) == 0 {
 		return features
 	}

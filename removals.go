@@ -7,16 +7,16 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Removal is one thing that a container would have had and wasn't given.
+// Removal is one part of a spec that berth has removed from a container, with the reason.
 type Removal = edits.Removal
 
-// LogRemovals adds to the event log what a container wasn't given: "prepared" for one with a
-// lease, "guarded" for one without, whose lease is "".
+// LogRemovals writes to the event log what was removed from a container. The event is
+// "prepared" for a container with a lease, and "guarded" for one without, whose lease is "".
 func (n *Node) LogRemovals(event, lease string, owner ledger.Owner, removed []Removal) {
 	n.ledger.LogRemovals(event, lease, owner, removed)
 }
 
-// LoggedRemovals returns what the event log has as last removed from the container of a lease.
+// LoggedRemovals returns the removals of the newest event of this kind for a lease.
 func (n *Node) LoggedRemovals(event, lease string) ([]Removal, error) {
 	removed, text, err := n.ledger.LoggedRemovals(event, lease)
 	if err != nil || removed != nil || text == "" {
@@ -25,5 +25,6 @@ func (n *Node) LoggedRemovals(event, lease string) ([]Removal, error) {
 	return ReadNotes(strings.Split(text, "; ")), nil
 }
 
-// ReadNotes returns the lines of text that event logs and task records had before both kept lists.
+// ReadNotes converts removals from the form that event logs and task records of older
+// versions have: lines of text.
 func ReadNotes(notes []string) []Removal { return edits.Remarks(notes) }

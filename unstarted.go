@@ -12,10 +12,10 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// defaultUnstarted is what policy.unstarted means without a value.
+// defaultUnstarted is the default of policy.unstarted.
 const defaultUnstarted = time.Hour
 
-// unstartedLimit returns how long a container may wait for its start; 0 is for ever.
+// unstartedLimit returns how long a container may wait for its start; 0 means no limit.
 func (p Policy) unstartedLimit() (time.Duration, error) {
 	switch p.Unstarted {
 	case "":
@@ -30,9 +30,9 @@ func (p Policy) unstartedLimit() (time.Duration, error) {
 	return limit, nil
 }
 
-// waitsForStart says whether the container of a lease was made and not started. Its init then
-// waits at a pipe in the directory of the runtime's state, which runc and crun remove when they
-// start it. Only root can write there.
+// waitsForStart reports whether the container of a lease was created and not started. The
+// init of such a container waits at a FIFO in the runtime's state directory, which runc and
+// crun remove when they start the container. Only root can write to that directory.
 func waitsForStart(s ledger.Status) bool {
 	if !s.Live || s.Owner.RuntimeRoot == "" || s.Owner.Container == "" {
 		return false
@@ -41,9 +41,10 @@ func waitsForStart(s ledger.Status) bool {
 	return err == nil && fi.Mode()&os.ModeNamedPipe != 0
 }
 
-// EvictUnstarted ends the containers that were made longer ago than policy.unstarted and never
-// started, and their leases: the client that was to start them is gone, as after a ctr run that
-// was killed. It returns what it has ended. berth run looks after its own containers.
+// EvictUnstarted ends containers that were created longer ago than policy.unstarted and never
+// started, and releases their leases. The client of such a container has ended, for instance
+// a ctr run that was killed. Containers of berth run are left to berth run. EvictUnstarted
+// returns the leases that it has ended.
 func (n *Node) EvictUnstarted(ctx context.Context) (ended []ledger.Lease, err error) {
 	limit, err := n.config.Policy.unstartedLimit()
 	if err != nil || limit == 0 {

@@ -151,7 +151,7 @@ func (l *launch) checkOptions(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := node.Grantable(ctx, l.asked); err != nil {
+	if err := node.CheckGrantable(ctx, l.asked); err != nil {
 		return fmt.Errorf("request %w", err)
 	}
 	return nil

@@ -75,7 +75,7 @@ func TestUnknownHolder(t *testing.T) {
 		t.Errorf("alloc: %+v", said)
 	}
 	said := n.Run(t, n.Command(n.Berth, "repair"))
-	if said.Code == 0 || !strings.Contains(said.Err, "node /dev/nvidia77 is of no GPU that the node has; end what this names (berth rm -f") {
+	if said.Code == 0 || !strings.Contains(said.Err, "device node /dev/nvidia77 belongs to no GPU of this machine; end what this names (berth rm -f") {
 		t.Errorf("repair: %+v", said)
 	}
 	n.Do(t, n.Berth, "rm", "-f", "unknown")

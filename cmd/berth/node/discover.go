@@ -90,14 +90,14 @@ func hasDriver(conf berth.Config) bool {
 // recordProcesses stores the processes without a lease that compute on GPUs. It asks NVML only about GPUs that such a
 // process has open: a query would wake a GPU without persistence mode, and the timer makes one each minute.
 func recordProcesses(c *cli.Context, conf berth.Config, inv gpu.Inventory) error {
-	if !conf.Policy.AsksForProcesses() {
+	if !conf.Policy.ChecksInUse() {
 		return nil
 	}
 	node, err := berth.Open(conf)
 	if err != nil {
 		return err
 	}
-	uuids := node.ListOpen(inv)
+	uuids := node.ListOpenDevices(inv)
 	if len(uuids) == 0 {
 		return node.SaveProcesses(nil)
 	}

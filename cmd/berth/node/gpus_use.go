@@ -32,7 +32,7 @@ func newMeter(c *cli.Context, node *berth.Node) *meter {
 // addUse adds used memory, utilisation and the processes without a lease to the devices, as NVML reports them now. If
 // NVML fails, the processes are those of the last discovery, and a line on standard error has the reason.
 func (m *meter) addUse(ctx context.Context, n *node, inv gpu.Inventory) {
-	uuids := berth.Computable(inv)
+	uuids := berth.ListComputable(inv)
 	if len(uuids) == 0 {
 		return
 	}
@@ -45,9 +45,9 @@ func (m *meter) addUse(ctx context.Context, n *node, inv gpu.Inventory) {
 		n.setUse(u)
 	}
 	problem := "the use of GPUs is unknown: "
-	if m.node.AsksForProcesses() {
+	if m.node.ChecksInUse() {
 		problem = "the use of GPUs is unknown, and processes are those of the last discovery: "
-		found := m.node.Processes()
+		found := m.node.UnleasedProcesses()
 		if err == nil {
 			found, err = m.node.IdentifyProcesses(uses)
 		}

@@ -100,7 +100,7 @@ func readInfo(c *cli.Context, conf berth.Config, node *berth.Node) (info, error)
 	}
 	i.Driver = inv.Driver.Version
 	seen := surveyNode(inv, view)
-	seen.addProcesses(node.Processes())
+	seen.addProcesses(node.UnleasedProcesses())
 	for _, d := range seen.Devices {
 		i.Devices[d.State]++
 	}

@@ -178,7 +178,7 @@ type leased struct {
 }
 
 func (l leased) Programs(ctx context.Context, env []string) (map[string]string, error) {
-	if err := l.node.Grantable(ctx, l.request); err != nil {
+	if err := l.node.CheckGrantable(ctx, l.request); err != nil {
 		return nil, verb.NameRequest(err)
 	}
 	if !l.request.GPUs() {

@@ -30,7 +30,7 @@ func TestCompanions(t *testing.T) {
 		{"several channels", []string{"imex"}, channels, nics, nil, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := (Policy{Features: tt.allowed}).addCompanions(tt.inv, tt.asked, tt.nics); !slices.Equal(got, tt.want) {
+			if got := (Policy{Features: tt.allowed}).addNCCLFeatures(tt.inv, tt.asked, tt.nics); !slices.Equal(got, tt.want) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})

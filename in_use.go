@@ -22,21 +22,21 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// Devices that processes without a lease compute on. NVML knows these processes, and is never
-// asked when a container starts: berth discover writes down what it finds, and an acquire
-// checks whether those processes still live.
+// This file finds processes that use a device without a lease ("unleased processes"). NVML
+// lists the processes of a device, but is never called when a container starts: berth
+// discover stores what NVML reports, and Acquire checks whether those processes still live.
 
-// AsksForProcesses says whether the policy wants to know of such processes.
-func (p Policy) AsksForProcesses() bool { return p.InUse != "ignore" }
+// ChecksInUse reports whether the policy depends on unleased processes.
+func (p Policy) ChecksInUse() bool { return p.InUse != "ignore" }
 
-// AsksForProcesses is that of the node's policy.
-func (n *Node) AsksForProcesses() bool { return n.config.Policy.AsksForProcesses() }
+// ChecksInUse is [Policy.ChecksInUse] of the node's policy.
+func (n *Node) ChecksInUse() bool { return n.config.Policy.ChecksInUse() }
 
 func (c Config) processesPath() string { return filepath.Join(c.State, "processes.json") }
 
-// Computable lists the UUIDs of the devices that a process can compute on: GPUs, or the slices of
-// those in MIG mode.
-func Computable(inv gpu.Inventory) (uuids []string) {
+// ListComputable returns the UUIDs of the devices on which a process can compute: GPUs, and
+// the slices of GPUs in MIG mode.
+func ListComputable(inv gpu.Inventory) (uuids []string) {
 	for _, d := range inv.Devices() {
 		if g, s, _ := inv.Lookup(d.UUID); s != nil || !g.MIG {
 			uuids = append(uuids, d.UUID)
@@ -45,10 +45,11 @@ func Computable(inv gpu.Inventory) (uuids []string) {
 	return uuids
 }
 
-// ListOpen lists the UUIDs of the [Computable] devices of GPUs whose device node is open in a process that is part
-// of no lease's holder: IdentifyProcesses can find processes on these alone. Measuring another GPU finds nothing,
-// and wakes a GPU up that has no persistence mode. A GPU without a device node counts as open.
-func (n *Node) ListOpen(inv gpu.Inventory) (uuids []string) {
+// ListOpenDevices returns the UUIDs of the [ListComputable] devices whose GPU's node is open
+// in an unleased process. Only on these can NVML report unleased processes, and a
+// query of another GPU would power up a GPU that has no persistence mode. A GPU without a
+// device node counts as open.
+func (n *Node) ListOpenDevices(inv gpu.Inventory) (uuids []string) {
 	h := n.config.GPUHost()
 	numbers := map[string]uint64{} // of device nodes
 	for _, d := range inv.Devices() {
@@ -62,7 +63,7 @@ func (n *Node) ListOpen(inv gpu.Inventory) (uuids []string) {
 	for node, number := range numbers {
 		open[node] = slices.ContainsFunc(users[number], func(pid int) bool { return !n.holdsLease(pid) })
 	}
-	for _, uuid := range Computable(inv) {
+	for _, uuid := range ListComputable(inv) {
 		g, _, _ := inv.Lookup(uuid)
 		if isOpen, known := open[g.Device().Node]; isOpen || !known {
 			uuids = append(uuids, uuid)
@@ -71,29 +72,30 @@ func (n *Node) ListOpen(inv gpu.Inventory) (uuids []string) {
 	return uuids
 }
 
-// IdentifyProcesses says which processes without a lease compute on devices, by UUID. Processes
-// that can't be seen from here, and those that have ended since, are left out. For a device that
-// NVML didn't tell about the result has what was found earlier, and the error says why.
+// IdentifyProcesses returns the unleased processes among NVML's results, by the device's
+// UUID. Processes of other PID namespaces, and processes that have ended since, are left
+// out. For a device with an NVML error the result has the stored processes, and the error
+// is returned beside it.
 func (n *Node) IdentifyProcesses(uses []probe.Use) (found map[string][]gpu.Process, err error) {
 	found = map[string][]gpu.Process{}
 	var earlier map[string][]gpu.Process
 	for _, u := range uses {
 		if u.Error != "" && err == nil {
-			err, earlier = fmt.Errorf("%s: %s", u.UUID, u.Error), n.Processes()
+			err, earlier = fmt.Errorf("%s: %s", u.UUID, u.Error), n.UnleasedProcesses()
 		}
 		if u.Error != "" && len(earlier[u.UUID]) > 0 {
 			found[u.UUID] = earlier[u.UUID]
 		}
 		for _, p := range u.Processes {
-			if known, ok := n.identify(p); ok {
+			if known, ok := n.identifyProcess(p); ok {
 				found[u.UUID] = append(found[u.UUID], known)
 			}
 		}
 	}
-	return n.withoutHolders(found), err
+	return n.removeHolders(found), err
 }
 
-func (n *Node) identify(p probe.Process) (gpu.Process, bool) {
+func (n *Node) identifyProcess(p probe.Process) (gpu.Process, bool) {
 	h := n.config.GPUHost()
 	known := gpu.Process{PID: p.PID, Memory: p.Memory}
 	var err error
@@ -115,9 +117,8 @@ func (n *Node) identify(p probe.Process) (gpu.Process, bool) {
 	return known, process.Lives(h.ProcPath(), p.PID, known.Start)
 }
 
-// withoutHolders leaves out processes that live no more, and those that are part of what holds a
-// lease.
-func (n *Node) withoutHolders(found map[string][]gpu.Process) map[string][]gpu.Process {
+// removeHolders removes processes that have ended, and processes of a lease's holder.
+func (n *Node) removeHolders(found map[string][]gpu.Process) map[string][]gpu.Process {
 	proc := n.config.GPUHost().ProcPath()
 	for uuid, all := range found {
 		all = slices.DeleteFunc(slices.Clone(all), func(p gpu.Process) bool {
@@ -130,11 +131,11 @@ func (n *Node) withoutHolders(found map[string][]gpu.Process) map[string][]gpu.P
 	return found
 }
 
-// holdsLease says whether a process is in the cgroup of a lease's holder.
+// holdsLease reports whether a process is in the cgroup of a lease's holder.
 func (n *Node) holdsLease(pid int) bool {
 	leases, err := n.Leases()
 	if err != nil {
-		return true // nothing can be leased either
+		return true // without a ledger no device can be leased either
 	}
 	own, err := n.cgroups.ProcessPath(n.config.GPUHost().ProcPath(), pid)
 	if err != nil {
@@ -148,7 +149,7 @@ func (n *Node) holdsLease(pid int) bool {
 	return false
 }
 
-// SaveProcesses keeps what IdentifyProcesses has found for the acquires to come.
+// SaveProcesses stores the result of IdentifyProcesses for [Node.UnleasedProcesses].
 func (n *Node) SaveProcesses(found map[string][]gpu.Process) error {
 	if len(found) == 0 {
 		if err := os.Remove(n.config.processesPath()); !errors.Is(err, fs.ErrNotExist) {
@@ -170,22 +171,21 @@ func (n *Node) bootID() (string, error) {
 	return smallfile.String(n.config.GPUHost().ProcPath("sys/kernel/random/boot_id"))
 }
 
-// Processes returns the processes without a lease that were found on devices when NVML was last
-// asked, by UUID, and that still live.
-func (n *Node) Processes() map[string][]gpu.Process {
+// UnleasedProcesses returns the stored unleased processes that still live, by the device's UUID.
+func (n *Node) UnleasedProcesses() map[string][]gpu.Process {
 	boot, found := snapshot.LoadProcesses(n.config.processesPath())
-	if len(found) == 0 { // in most cases, and then the boot doesn't matter
+	if len(found) == 0 { // the usual case: skip reading the boot id
 		return nil
 	}
 	if now, err := n.bootID(); err != nil || now != boot {
 		return nil
 	}
-	return n.withoutHolders(found)
+	return n.removeHolders(found)
 }
 
-// listOccupied lists the devices of the inventory that processes without a lease compute on.
+// listOccupied returns the devices of the inventory that unleased processes use.
 func (n *Node) listOccupied(inv gpu.Inventory) (all []gpu.Occupied) {
-	found := n.Processes()
+	found := n.UnleasedProcesses()
 	if len(found) == 0 {
 		return nil
 	}
@@ -197,13 +197,13 @@ func (n *Node) listOccupied(inv gpu.Inventory) (all []gpu.Occupied) {
 	return all
 }
 
-// RemarkOccupied returns a remark for each leased device that a process without a lease computes
-// on, where policy.in_use is "warn".
+// RemarkOccupied returns a remark for each leased device that an unleased process uses, if
+// policy.in_use is "warn".
 func (n *Node) RemarkOccupied(leased []gpu.Device) (remarks []Removal) {
 	if n.config.Policy.InUse != "warn" {
 		return nil
 	}
-	found := n.Processes()
+	found := n.UnleasedProcesses()
 	for _, d := range leased {
 		if by := found[d.UUID]; len(by) > 0 {
 			r := edits.Remark("%s", gpu.Occupied{Device: d, By: by})
