@@ -13,9 +13,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// looks prints what the container can open, what it was told, and what else it has,
-// and waits for the end of its input.
-const looks = `for n in /host/dev/nvidia* /host/dev/nvidia-caps/* /host/dev/infiniband/uverbs* /dev/nvidia*; do
+// lookAround is a script that prints the devices that the container can open, its variables and its
+// libraries, and waits for the end of its input.
+const lookAround = `for n in /host/dev/nvidia* /host/dev/nvidia-caps/* /host/dev/infiniband/uverbs* /dev/nvidia*; do
 	test -c $n || continue
 	case $( (: <$n) 2>&1) in *"not permitted"*) ;; *) echo open $n;; esac
 done
@@ -24,15 +24,14 @@ echo BERTH_DEVICES=$BERTH_DEVICES NVIDIA_VISIBLE_DEVICES=$NVIDIA_VISIBLE_DEVICES
 ls /usr/local/nvidia/lib*/libcuda.so.1
 echo done; read x; exit 0`
 
-// writeBundle makes config.json: a container that may do everything, as far as its
-// author is concerned, prepared for the lease.
+// writeBundle writes config.json of a privileged container that is prepared for the lease.
 func writeBundle(ctx context.Context, node *berth.Node, lease ledger.Lease, dir, cgroup string) error {
 	all := []string{"CAP_MKNOD", "CAP_DAC_OVERRIDE", "CAP_FOWNER"}
 	spec := &specs.Spec{
 		Version: "1.0.2",
 		Root:    &specs.Root{Path: "rootfs"},
 		Process: &specs.Process{
-			Args: []string{"/bin/busybox", "sh", "-c", looks}, Env: []string{"PATH=/bin"}, Cwd: "/",
+			Args: []string{"/bin/busybox", "sh", "-c", lookAround}, Env: []string{"PATH=/bin"}, Cwd: "/",
 			Capabilities: &specs.LinuxCapabilities{Bounding: all, Effective: all, Permitted: all},
 		},
 		Mounts: []specs.Mount{
@@ -61,7 +60,7 @@ func writeBundle(ctx context.Context, node *berth.Node, lease ledger.Lease, dir,
 	return os.WriteFile(filepath.Join(dir, "config.json"), raw, 0o600)
 }
 
-// makeRoot is a root file system with busybox and nothing else.
+// makeRoot makes a root file system that contains only busybox.
 func makeRoot(dir string) error {
 	path, err := exec.LookPath("busybox")
 	if err != nil {

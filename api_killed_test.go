@@ -18,15 +18,15 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// TestKilledJobRunner: the container of a job runner that was killed keeps its GPUs,
-// and its end gives them back, though nobody is there to do so.
+// TestKilledJobRunner: the container of a job runner that was killed keeps its GPUs, and they
+// are released after the container's end.
 func TestKilledJobRunner(t *testing.T) {
 	testutil.NeedRoot(t, "cc", "runc", "crun", "busybox")
 	bin := buildBerth(t)
 	for _, p := range testutil.Pairs(t) {
 		t.Run(p.Cgroup+" "+p.Runtime, func(t *testing.T) {
-			t.Parallel() // the next in line needs a while to see that a holder ended unseen
-			got := inNode(t, "heir", p.Cgroup, p.Runtime, bin)
+			t.Parallel() // a waiting request needs a while to find the holder dead
+			got := inNode(t, "successor", p.Cgroup, p.Runtime, bin)
 			want := account{Devices: got.Devices, Busy: "all: 8 asked, 6 of 8 free", Held: 1, Early: "refused", All: 8}
 			if diff := cmp.Diff(want, got); diff != "" || len(got.Devices) != 2 {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -35,20 +35,20 @@ func TestKilledJobRunner(t *testing.T) {
 	}
 }
 
-// heir starts a job runner, kills it while its container runs, and is the next one.
-func heir(runtime, dir string) (a account, err error) {
-	node, err := open(dir)
+// runAfterKilledRunner starts a job runner, kills it while its container runs, and leases its GPUs after the container's end.
+func runAfterKilledRunner(runtime, dir string) (a account, err error) {
+	node, err := openNode(dir)
 	if err != nil {
 		return a, err
 	}
-	goOn, err := startDoomed(runtime, dir)
+	endContainer, err := startAndKillRunner(runtime, dir)
 	if err != nil {
 		return a, err
 	}
-	if err := a.inherit(node); err != nil {
-		return a, errors.Join(err, goOn())
+	if err := a.observeOrphan(node); err != nil {
+		return a, errors.Join(err, endContainer())
 	}
-	if err := goOn(); err != nil {
+	if err := endContainer(); err != nil {
 		return a, err
 	}
 	request, err := request.Parse("all")
@@ -56,7 +56,7 @@ func heir(runtime, dir string) (a account, err error) {
 		return a, err
 	}
 	ctx := context.Background()
-	all, err := node.Acquire(ctx, ledger.Ask{Owner: ledger.Owner{EntryPoint: "api", Container: "heir"}, Request: request, Wait: -1})
+	all, err := node.Acquire(ctx, ledger.Ask{Owner: ledger.Owner{EntryPoint: "api", Container: "successor"}, Request: request, Wait: -1})
 	if err != nil {
 		return a, err
 	}
@@ -69,8 +69,8 @@ func heir(runtime, dir string) (a account, err error) {
 	return a, err
 }
 
-// inherit is what is seen of the container whose job runner is dead.
-func (a *account) inherit(node *berth.Node) error {
+// observeOrphan fills in the account of the container whose job runner is dead.
+func (a *account) observeOrphan(node *berth.Node) error {
 	ctx := context.Background()
 	held, err := node.Leases()
 	if err != nil || len(held) != 1 {
@@ -80,7 +80,7 @@ func (a *account) inherit(node *berth.Node) error {
 	for _, d := range held[0].Devices {
 		a.Devices = append(a.Devices, d.UUID)
 	}
-	a.Busy, err = greedy(ctx, node)
+	a.Busy, err = requestWholeNode(ctx, node)
 	if err != nil {
 		return err
 	}
@@ -90,15 +90,15 @@ func (a *account) inherit(node *berth.Node) error {
 	return nil
 }
 
-// startDoomed starts a job runner and kills it when its container is up. goOn lets
-// that container end.
-func startDoomed(runtime, dir string) (goOn func() error, err error) {
+// startAndKillRunner starts a job runner and kills it when its container runs. endContainer
+// ends that container.
+func startAndKillRunner(runtime, dir string) (endContainer func() error, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), part+"=doomed "+runtime+" "+dir)
+	cmd.Env = append(os.Environ(), roleVariable+"=killed "+runtime+" "+dir)
 	cmd.Stderr = os.Stderr
 	read, write, err := os.Pipe() // the container has one end of it
 	if err != nil {
@@ -126,9 +126,9 @@ func startDoomed(runtime, dir string) (goOn func() error, err error) {
 	return write.Close, nil
 }
 
-// doomed is a job runner that doesn't live to see the end of its container.
-func doomed(runtime, dir string) error {
-	node, err := open(dir)
+// runUntilKilled is a job runner that is killed before its container ends.
+func runUntilKilled(runtime, dir string) error {
+	node, err := openNode(dir)
 	if err != nil {
 		return err
 	}

@@ -25,27 +25,28 @@ import (
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
-// The test binary is also what plays the other parts, by the words of this variable:
+// roleVariable makes the test binary one of the programs of the tests:
 //
-//	node CGROUP PROGRAM RUNTIME DIR   becomes a simulated server, and there
+//	node CGROUP PROGRAM RUNTIME DIR   a simulated server, which runs PROGRAM
 //	runner RUNTIME DIR                a job runner, which prints its account as JSON
-//	heir RUNTIME DIR                  one that comes after one that was killed
-//	doomed RUNTIME DIR                the one that will be killed
-const part = "BERTH_API_TEST"
+//	successor RUNTIME DIR             a job runner that starts and kills another one, and
+//	                                  prints an account of that one's container
+//	killed RUNTIME DIR                the job runner that is killed
+const roleVariable = "BERTH_API_TEST"
 
 func TestMain(m *testing.M) {
 	if was, err := sim.Loader(os.Args); was {
 		exitWith(err)
 	}
-	switch words := strings.Fields(os.Getenv(part)); {
+	switch words := strings.Fields(os.Getenv(roleVariable)); {
 	case len(words) == 5 && words[0] == "node":
 		exitWith(becomeNode(words[1], words[2:]))
 	case len(words) == 3 && words[0] == "runner":
-		exitWith(printed(jobRunner(words[1], words[2])))
-	case len(words) == 3 && words[0] == "heir":
-		exitWith(printed(heir(words[1], words[2])))
-	case len(words) == 3 && words[0] == "doomed":
-		exitWith(doomed(words[1], words[2]))
+		exitWith(printAccount(jobRunner(words[1], words[2])))
+	case len(words) == 3 && words[0] == "successor":
+		exitWith(printAccount(runAfterKilledRunner(words[1], words[2])))
+	case len(words) == 3 && words[0] == "killed":
+		exitWith(runUntilKilled(words[1], words[2]))
 	}
 	os.Exit(m.Run())
 }
@@ -58,7 +59,7 @@ func exitWith(err error) {
 	os.Exit(0)
 }
 
-func printed(a account, err error) error {
+func printAccount(a account, err error) error {
 	if err != nil {
 		return err
 	}
@@ -70,25 +71,25 @@ func becomeNode(cgroup string, program []string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Setenv(part, strings.Join(program, " ")); err != nil {
+	if err := os.Setenv(roleVariable, strings.Join(program, " ")); err != nil {
 		return err
 	}
 	return sim.Exec("dgx-h100", sim.Options{Cgroup: cgroup, Driver: "stub"}, []string{self}, os.Environ())
 }
 
-// account is what a job runner saw.
+// account is what a job runner has observed.
 type account struct {
 	Devices []string // of its lease, by UUID
 	Saw     []string // by the container
-	// Busy is what a second request for the whole node was answered meanwhile, and
-	// Early an attempt to give the lease back while the container runs.
+	// Busy is the error of a request for the whole node while the container runs, Early
+	// that of an attempt to release the lease.
 	Busy, Early string
-	Held, Left  int // leases meanwhile, and after the end
+	Held, Left  int // leases while the container runs, and after its end
 	All         int // devices that can be leased after the end
 }
 
-// open is the machine that the job runner is on.
-func open(dir string) (*berth.Node, error) {
+// openNode opens the machine on which the job runner runs.
+func openNode(dir string) (*berth.Node, error) {
 	conf, err := berth.LoadConfig(berth.ConfigPath)
 	if err != nil {
 		return nil, err
@@ -100,12 +101,12 @@ func open(dir string) (*berth.Node, error) {
 // jobRunner uses package berth as a program outside of this module would: it makes
 // its own spec, and runs its own runtime.
 func jobRunner(runtime, dir string) (a account, err error) {
-	node, err := open(dir)
+	node, err := openNode(dir)
 	if err != nil {
 		return a, err
 	}
 	ctx := context.Background()
-	if err := a.job(ctx, node, runtime, dir); err != nil {
+	if err := a.runJob(ctx, node, runtime, dir); err != nil {
 		return a, err
 	}
 	after, err := node.Leases()
@@ -129,8 +130,8 @@ func acquire(ctx context.Context, node *berth.Node, words string, owner ledger.O
 	return node.Acquire(ctx, ledger.Ask{Owner: owner, Request: request})
 }
 
-// job is one container with two GPUs.
-func (a *account) job(ctx context.Context, node *berth.Node, runtime, dir string) (err error) {
+// runJob runs a container with two GPUs.
+func (a *account) runJob(ctx context.Context, node *berth.Node, runtime, dir string) (err error) {
 	id := fmt.Sprint("berth-api-test-", os.Getpid())
 	lease, err := acquire(ctx, node, "h100:2", ledger.Owner{EntryPoint: "api", Container: id, Bundle: dir, Cgroup: "/" + id})
 	if err != nil {
@@ -156,12 +157,12 @@ func (a *account) job(ctx context.Context, node *berth.Node, runtime, dir string
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	err = a.meanwhile(ctx, node, lease, out)
+	err = a.observeRunning(ctx, node, lease, out)
 	return errors.Join(err, in.Close(), cmd.Wait()) // its end of input ends the container
 }
 
-// meanwhile is what is seen while the container runs.
-func (a *account) meanwhile(ctx context.Context, node *berth.Node, lease ledger.Lease, out io.Reader) error {
+// observeRunning fills in the account while the container runs.
+func (a *account) observeRunning(ctx context.Context, node *berth.Node, lease ledger.Lease, out io.Reader) error {
 	for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "done"; {
 		a.Saw = append(a.Saw, lines.Text())
 	}
@@ -170,7 +171,7 @@ func (a *account) meanwhile(ctx context.Context, node *berth.Node, lease ledger.
 		return err
 	}
 	a.Held = len(held)
-	if a.Busy, err = greedy(ctx, node); err != nil {
+	if a.Busy, err = requestWholeNode(ctx, node); err != nil {
 		return err
 	}
 	if err := node.ReleaseIfDead(ctx, lease.ID); errors.Is(err, ledger.ErrLive) {
@@ -179,8 +180,8 @@ func (a *account) meanwhile(ctx context.Context, node *berth.Node, lease ledger.
 	return nil
 }
 
-// greedy asks for the whole node, and returns why it doesn't get it.
-func greedy(ctx context.Context, node *berth.Node) (string, error) {
+// requestWholeNode requests the whole node, and returns the error that it is busy.
+func requestWholeNode(ctx context.Context, node *berth.Node) (string, error) {
 	_, err := acquire(ctx, node, "all", ledger.Owner{EntryPoint: "api", Container: "greedy"})
 	if !errors.Is(err, ledger.ErrBusy) {
 		return "", fmt.Errorf("of all GPUs, when two are leased: %w", err)
@@ -189,8 +190,8 @@ func greedy(ctx context.Context, node *berth.Node) (string, error) {
 	return why, nil
 }
 
-// TestJobRunner: a program that knows package berth alone runs a container that
-// opens its own GPUs and nobody else's, and gives them back.
+// TestJobRunner: a program that uses package berth only runs a container that
+// can open its leased GPUs only, and releases them.
 func TestJobRunner(t *testing.T) {
 	testutil.NeedRoot(t, "cc", "runc", "crun", "busybox")
 	bin := buildBerth(t)
@@ -207,7 +208,7 @@ func TestJobRunner(t *testing.T) {
 
 func buildBerth(t *testing.T) string {
 	t.Helper()
-	watch(t)
+	openBuildInputs(t)
 	bin := filepath.Join(t.TempDir(), "berth")
 	for program, cgo := range map[string]string{"berth": "0", "berth-nvml": "1", "berth-hook": "0"} {
 		build := exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(bin), program), "./cmd/"+program)
@@ -219,9 +220,9 @@ func buildBerth(t *testing.T) string {
 	return bin
 }
 
-// watch lets go test see what the command is built from: a cached result is then one
-// of the same sources.
-func watch(t *testing.T) {
+// openBuildInputs opens the sources of the command, so that go test caches a result only for
+// the same sources.
+func openBuildInputs(t *testing.T) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && slices.Contains([]string{".cache", ".git", "bin"}, path) {
@@ -275,7 +276,7 @@ func inNode(t *testing.T, program, cgroup, runtime, bin string) (a account) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), part+"="+strings.Join([]string{"node", cgroup, program, runtime, dir}, " "))
+	cmd.Env = append(os.Environ(), roleVariable+"="+strings.Join([]string{"node", cgroup, program, runtime, dir}, " "))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// What berth leases itself doesn't come by another's name.
-func TestOthers(t *testing.T) {
+// TestLeasedDriversHaveNoCDIDevices: a CDI device with a node of a driver whose devices berth leases is refused.
+func TestLeasedDriversHaveNoCDIDevices(t *testing.T) {
 	majors := []gpu.Major{{Number: 1, Name: "mem"}, {Number: 195, Name: "nvidia"}, {Number: 195, Name: "nvidiactl"}, {Number: 231, Name: "infiniband_verbs"}, {Number: 240, Name: "gdrdrv"}, {Number: 508, Name: "nvidia-caps"}}
 	for _, tt := range []struct {
 		name string

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// An unknown key is named with its line and the key that was most likely meant.
+// TestUnknownKey: the error has the line of the unknown key and the likely key.
 func TestUnknownKey(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"misspelt", "data = '/d'\n\nstat = '/s'", `line 3: unknown key "stat" (did you mean state?)`},

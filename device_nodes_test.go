@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// Which devices nodes belong to: by minors, which aren't indexes.
+// TestIdentifyDevices: nodes are matched by their minors, which differ from the indexes.
 func TestIdentifyDevices(t *testing.T) {
 	inv := gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-a", Index: 0, Minor: 3},
@@ -35,7 +35,7 @@ func TestIdentifyDevices(t *testing.T) {
 		{"a slice", []specs.LinuxDevice{gpuNode(1), capNode(12), capNode(13)}, []string{"MIG-b"}, ""},
 		{"slices and a GPU", []specs.LinuxDevice{capNode(10), capNode(11), capNode(12), capNode(13), gpuNode(1), gpuNode(0)}, []string{"GPU-b", "MIG-a", "MIG-b"}, ""},
 		{"half a slice", []specs.LinuxDevice{gpuNode(1), capNode(12)}, nil, "GPU 2 (GPU-c) is in MIG mode"},
-		{"one that isn't there", []specs.LinuxDevice{gpuNode(0), gpuNode(7)}, nil, "/dev/nvidia7 is of no GPU"},
+		{"one that isn't there", []specs.LinuxDevice{gpuNode(0), gpuNode(7)}, nil, "/dev/nvidia7 belongs to no GPU"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			devices, err := devicesOfNodes(inv, majors, tt.nodes)

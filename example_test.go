@@ -16,7 +16,7 @@ import (
 )
 
 // A job runner leases two GPUs, prepares the bundle of the job's container, has
-// its OCI runtime run it, and gives the GPUs back.
+// its OCI runtime run it, and releases the GPUs.
 func Example() {
 	conf, err := berth.LoadConfig(berth.ConfigPath)
 	if err != nil {
@@ -80,7 +80,6 @@ func prepareAndRun(ctx context.Context, node *berth.Node, lease ledger.Lease, bu
 	return nil // and now the OCI runtime
 }
 
-// Requests are read by one parser, whatever entry point they came through.
 func ExampleNode_Inventory() {
 	node, err := berth.Open(berth.Config{State: "/run/berth", Data: "/var/lib/berth"})
 	if err != nil {

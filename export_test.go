@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Prepare applies to the spec what [Compose] says.
+// Prepare applies the edits of [Compose] to the spec.
 func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (removed []edits.Removal, err error) {
 	all, removed, err := Compose(spec, lease, p)
 	if err != nil {

@@ -51,9 +51,9 @@ func opens(numbers ...isolation.Number) *specs.Spec {
 	return &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: rules}}}
 }
 
-// A server's display is no accelerator, though it has the major of some: who gets it from
-// the engine keeps it, and the guard has nothing to do.
-func TestDisplayIsOrdinary(t *testing.T) {
+// TestDisplayIsNoAccelerator: the display of a management controller has the major of GPUs and is no
+// accelerator. The guard leaves it to containers that the engine gives it to.
+func TestDisplayIsNoAccelerator(t *testing.T) {
 	n := server(t)
 	display, card, own := isolation.Number{Major: 226, Minor: 0}, isolation.Number{Major: 226, Minor: 1}, isolation.Number{Major: 195, Minor: 0}
 	for _, tt := range []struct {

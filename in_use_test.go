@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// TestInUse: a view is in use while a lease holds all that it shows, whatever else that
-// holds, and one that is a lease's alone while that lease is.
+// TestInUse: a view of devices is in use while one lease holds all of them, and the view of a
+// lease as long as that lease exists.
 func TestInUse(t *testing.T) {
 	dir := t.TempDir()
 	n := &Node{ledger: ledger.Open(ledger.Options{Dir: dir + "/run", Events: dir + "/log"})}

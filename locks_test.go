@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/shared"
 )
 
-// TestLocks: the locks below the data directory are listed where those who take them look for them.
+// TestLocks: Locks lists the paths at which other packages lock.
 func TestLocks(t *testing.T) {
 	all := Config{Data: "/d", State: "/s"}.Locks()
 	driver := shared.InData("/d")
@@ -17,6 +17,6 @@ func TestLocks(t *testing.T) {
 		}
 	}
 	if slices.Contains(all, "/s/ldcache/lock") {
-		t.Error("nobody takes the lock of /s/ldcache any more")
+		t.Error("/s/ldcache is listed, and no package locks it any more")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// A GPU that has fallen off the bus since the snapshot isn't leased: not if it is the first that would be
-// chosen, not with others, and not to a request that waits. Leases of the others stay alone.
+// TestAcquireLeavesOutLostGPUs: a GPU that has fallen off the bus since the snapshot isn't leased, alone or
+// with others, to a request that waits or doesn't. A refused attempt leaves no lease.
 func TestAcquireLeavesOutLostGPUs(t *testing.T) {
 	for _, tt := range []struct {
 		name, request string

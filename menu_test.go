@@ -110,8 +110,8 @@ func TestRefreshCDI(t *testing.T) {
 	refresh(2)
 }
 
-// Who has no directory for specs is told which key names it.
-func TestMenuNowhere(t *testing.T) {
+// TestMenuWithoutDirectory: the error names the key that has the directory of specs.
+func TestMenuWithoutDirectory(t *testing.T) {
 	c := Config{State: t.TempDir(), Data: t.TempDir(), Hook: "/usr/bin/berth-hook"}
 	paths, err := WriteMenu(t.Context(), c, gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}, Menu{Kinds: []string{menu.KindGPUs}})
 	if err == nil || !strings.Contains(err.Error(), "host.cdi") {

@@ -40,12 +40,12 @@ func TestPlaceNICs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			leased := []gpu.Device{{UUID: "GPU-0"}, inv.NICs[tt.nic].Device(tt.shared)}
 			got, err := PlaceNICs(inv, leased, tt.mode, tt.network)
-			said := ""
+			message := ""
 			if err != nil {
-				said = err.Error()
+				message = err.Error()
 			}
-			if d := cmp.Diff(tt.want, got); d != "" || said != tt.err {
-				t.Errorf("%s (-want +got):\n%s", said, d)
+			if d := cmp.Diff(tt.want, got); d != "" || message != tt.err {
+				t.Errorf("%s (-want +got):\n%s", message, d)
 			}
 		})
 	}
@@ -56,16 +56,16 @@ func TestPlaceNICs(t *testing.T) {
 
 func TestNetworkOf(t *testing.T) {
 	n := &Node{config: Config{Data: "/data"}}
-	for _, tt := range []struct{ name, path, said, want string }{
+	for _, tt := range []struct{ name, path, annotation, want string }{
 		{"a new one", "", "", NetworkPrivate},
 		{"a pod's", "/var/run/netns/cni-1", "", NetworkPrivate},
 		{"a gang's", "/data/tasks/0123/ns/net", NetworkRDMA, NetworkRDMA},
-		{"a gang's, and nobody says", "/data/tasks/0123/ns/net", "", NetworkPrivate},
-		{"said by a stranger", "/var/run/netns/cni-1", NetworkHost, NetworkPrivate},
+		{"a gang's, without the annotation", "/data/tasks/0123/ns/net", "", NetworkPrivate},
+		{"annotation outside of a task", "/var/run/netns/cni-1", NetworkHost, NetworkPrivate},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := &specs.Spec{
-				Annotations: map[string]string{NetworkAnnotation: tt.said},
+				Annotations: map[string]string{NetworkAnnotation: tt.annotation},
 				Linux:       &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: "pid"}, {Type: "network", Path: tt.path}}},
 			}
 			if got := n.networkOf(spec); got != tt.want {
@@ -78,7 +78,7 @@ func TestNetworkOf(t *testing.T) {
 	}
 }
 
-func TestDefaultRoute(t *testing.T) {
+func TestFindDefaultRoute(t *testing.T) {
 	const routes = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n" +
 		"eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n" +
 		"eth1\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
@@ -90,8 +90,8 @@ func TestDefaultRoute(t *testing.T) {
 	}
 }
 
-// TestLinksByHook: no field of a spec brings them.
-func TestLinksByHook(t *testing.T) {
+// TestRDMALinksBecomeHook: a spec has no field for RDMA links, so a hook moves them.
+func TestRDMALinksBecomeHook(t *testing.T) {
 	e := edits.Edits{RDMALinks: []string{"mlx5_0", "mlx5_3"}, RDMAInterfaces: []string{"eth1"}}
 	if err := e.Apply(&specs.Spec{}); err == nil {
 		t.Error("applied as they are")
@@ -106,8 +106,8 @@ func TestLinksByHook(t *testing.T) {
 	}
 }
 
-// TestSplit: of an adapter that several parts of a gang have there is one.
-func TestSplit(t *testing.T) {
+// TestSplitDevices: an adapter that several parts of a gang share is returned once.
+func TestSplitDevices(t *testing.T) {
 	gpus, nics, named := splitDevices([]gpu.Device{{UUID: "GPU-0"}, {UUID: "HCA-0"}, {UUID: "GPU-1"}, {UUID: "HCA-0"}, {UUID: "vendor.example/nic=0"}})
 	if len(gpus) != 2 || len(nics) != 1 || len(named) != 1 {
 		t.Errorf("%v, %v, %v", gpus, nics, named)

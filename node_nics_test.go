@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// A request for NICs is matched with the links as they are now, and with the policy.
+// TestInventoryForNICs: the inventory for a request has the present state of the links, and the policy.
 func TestInventoryForNICs(t *testing.T) {
 	sys := t.TempDir()
 	link := func(name, state string) {
@@ -59,9 +59,9 @@ func TestInventoryForNICs(t *testing.T) {
 	}
 }
 
-// That auto found no adapter near is told of the container, and nothing of what another
-// version of berth asked for.
-func TestFarNICsAreNoted(t *testing.T) {
+// TestDescribeFarNICs: there is a remark if auto found no near adapter, and none for a request that can't be
+// parsed, as of another version of berth.
+func TestDescribeFarNICs(t *testing.T) {
 	inv := gpu.Inventory{
 		GPUs: []gpu.GPU{{UUID: "GPU-0"}},
 		NICs: []gpu.NIC{{Name: "mlx5_0", Ports: []gpu.Port{{State: "ACTIVE"}}, Near: []gpu.Path{gpu.PathSYS}}},

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-func TestCompanions(t *testing.T) {
+func TestAddNCCLFeatures(t *testing.T) {
 	extra := func(name string, minor int) gpu.FeatureNode {
 		return gpu.FeatureNode{Feature: name, Path: name, Minor: minor}
 	}

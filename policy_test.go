@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-func TestPolicyAllow(t *testing.T) {
+func TestCheckRequest(t *testing.T) {
 	tests := []struct {
 		name, request string
 		policy        Policy
@@ -45,14 +45,14 @@ func TestPolicyAllow(t *testing.T) {
 	}
 }
 
-func TestPolicyChoose(t *testing.T) {
+func TestChooseCapabilities(t *testing.T) {
 	tests := []struct {
 		name, value, policy string
 		want                gpu.Capabilities
 		err                 string
 	}{
-		{"nothing said", "", "", gpu.Compute | gpu.Utility, ""},
-		{"nothing said, less allowed", "", "utility", gpu.Utility, ""},
+		{"not set", "", "", gpu.Compute | gpu.Utility, ""},
+		{"not set, less allowed", "", "utility", gpu.Utility, ""},
 		{"all", "all", "", allCapabilities, ""},
 		{"all that is allowed", "all", "compute,video", gpu.Compute | gpu.Video, ""},
 		{"some", "graphics,compute", "", gpu.Graphics | gpu.Compute, ""},
@@ -102,7 +102,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 	}
 }
 
-// The packaged configuration is the built-in one.
+// TestPackagedConfig: the packaged configuration equals the built-in defaults.
 func TestPackagedConfig(t *testing.T) {
 	got, err := LoadConfig("packaging/config.toml")
 	if err != nil {

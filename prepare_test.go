@@ -59,7 +59,7 @@ func prepare(t *testing.T, s *specs.Spec, l *ledger.Lease) {
 	}
 }
 
-func TestPrepareGivesTheLeaseAndNothingElse(t *testing.T) {
+func TestPrepareAddsOnlyTheLease(t *testing.T) {
 	s := spec()
 	prepare(t, s, lease())
 	var nodes []string
@@ -87,7 +87,7 @@ func TestPrepareGivesTheLeaseAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestPrepareTwiceIsOnce(t *testing.T) {
+func TestPrepareIsIdempotent(t *testing.T) {
 	for name, l := range map[string]*ledger.Lease{"with a lease": lease(), "the guard alone": nil} {
 		t.Run(name, func(t *testing.T) {
 			once, twice := spec(), spec()
@@ -101,7 +101,7 @@ func TestPrepareTwiceIsOnce(t *testing.T) {
 	}
 }
 
-func TestGuardClosesWhatNobodyLeased(t *testing.T) {
+func TestGuardClosesUnleasedDevices(t *testing.T) {
 	s := spec()
 	prepare(t, s, nil)
 	if len(s.Linux.Devices) != 0 {
@@ -114,7 +114,7 @@ func TestGuardClosesWhatNobodyLeased(t *testing.T) {
 	}
 }
 
-func TestPrepareFailsForASliceThatIsGone(t *testing.T) {
+func TestPrepareRefusesMissingSlice(t *testing.T) {
 	l := lease()
 	l.Devices = []gpu.Device{{UUID: "MIG-gone", Parent: "GPU-a", Index: "0:0", Profile: "1g.10gb"}}
 	before, s := spec(), spec()

@@ -15,7 +15,7 @@ import (
 
 const foreignDevice = "it belongs to an accelerator that the lease doesn't have"
 
-// TestReadNotes: what older versions wrote into records and event logs is read.
+// TestReadNotes: lines of text that older versions wrote become remarks.
 func TestReadNotes(t *testing.T) {
 	got := ReadNotes([]string{"node /dev/nvidia2 (195:2)", "the driver is elsewhere"})
 	want := []Removal{{Kind: "note", Name: "node /dev/nvidia2 (195:2)"}, {Kind: "note", Name: "the driver is elsewhere"}}
@@ -24,8 +24,8 @@ func TestReadNotes(t *testing.T) {
 	}
 }
 
-// TestLoggedRemovals: the event log has what Prepare removed, whatever paths look like. A
-// path that contains "; " once forged removals of its own.
+// TestLoggedRemovals: the event log returns exactly the removals of Prepare. A path that contains "; " doesn't
+// become removals of its own.
 func TestLoggedRemovals(t *testing.T) {
 	spec := &specs.Spec{
 		Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_MKNOD"}}},

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// TestSharedFiles: containers get the mount; the directory itself only where the machine can't
-// mount it without its owner; and nothing where something is in the mount's way.
+// TestSharedFiles: containers get the idmapped mount. Where the machine doesn't support such a mount they get
+// the directory itself, and another file system at the mount's place is an error.
 func TestSharedFiles(t *testing.T) {
 	testutil.NeedRoot(t)
 	for _, tt := range []struct {
@@ -53,8 +53,8 @@ func TestSharedFiles(t *testing.T) {
 	}
 }
 
-// TestBoundDriverFiles: a container whose lease has no GPU, the first since the boot, gets the
-// driver's files without their owner by a bind mount of a directory above, also before there are any.
+// TestBoundDriverFiles: in a bind mount of a directory above the driver's files, a container whose lease has
+// no GPU gets them by the idmapped mount, even if it is the first container since the boot.
 func TestBoundDriverFiles(t *testing.T) {
 	testutil.NeedRoot(t)
 	data := t.TempDir()
