@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/resolver"
 )
 
-// logIn has a registry check an account and keeps it. Without a user it checks the account that
-// is kept, and changes nothing.
+// logIn has a registry check an account and stores it. Without a user it checks the stored
+// account and changes nothing.
 func logIn(ctx context.Context, a registry.Access, in engine.Login) (r engine.LoggedIn, err error) {
 	name := registry.Name{Host: in.Host}
 	account := credentials.Login{User: in.User, Secret: in.Password}
@@ -34,7 +34,7 @@ func logIn(ctx context.Context, a registry.Access, in engine.Login) (r engine.Lo
 	return r, err
 }
 
-// logOut removes what a login keeps.
+// logOut removes a stored account.
 func logOut(ctx context.Context, a registry.Access, host string) (r engine.LoggedIn, err error) {
 	if r.Found, err = credentials.Erase(ctx, a.LoginFile, host); err != nil {
 		return r, err

@@ -1,6 +1,6 @@
 // Command berth-containerd does what needs containerd's libraries: it pulls images, and runs
-// tasks with berth --engine containerd. It has no command line: the berth command becomes it,
-// or calls it (package engine).
+// tasks with berth --engine containerd. It has no command line: the berth command replaces
+// itself by it (exec) or runs it as a child (package engine).
 package main
 
 import (
@@ -33,10 +33,10 @@ import (
 var version = "unknown"
 
 func main() {
-	if len(os.Args) > 4 && os.Args[1] == "ended" { // by berth-monitor
+	if len(os.Args) > 4 && os.Args[1] == "ended" { // started by berth-monitor
 		os.Exit(handleTaskEnd(os.Args[2], os.Args[3], os.Args[4], os.Args[5:]))
 	}
-	if len(os.Args) == 2 && os.Args[1] == credentials.ChildArgument { // by this program, as another user
+	if len(os.Args) == 2 && os.Args[1] == credentials.ChildArgument { // started by this program as another user
 		if err := credentials.Serve(context.Background(), os.Stdin, os.Stdout); err != nil {
 			os.Exit(1)
 		}
@@ -92,7 +92,7 @@ func readRequest() (engine.Request, error) {
 }
 
 // runForeground runs "run" or "exec" in this process and returns its exit code. On an error this
-// process becomes the berth command, which prints it.
+// process replaces itself by the berth command, which prints it.
 func runForeground(req engine.Request) int {
 	code, err := runVerb(req)
 	if err == nil {
@@ -118,8 +118,8 @@ func runVerb(req engine.Request) (int, error) {
 		}
 		return e.Exec(ctx, t, *req.Exec)
 	}
-	req.Run.Options.Progress = sayPulling(time.Now())
-	id, code, err := e.Run(ctx, *req.Run, req.Run.Wait, sayWaiting())
+	req.Run.Options.Progress = printPullProgress(time.Now())
+	id, code, err := e.Run(ctx, *req.Run, req.Run.Wait, printWaiting())
 	if err == nil && req.Run.Detach {
 		_, err = fmt.Println(id)
 	}
@@ -167,9 +167,9 @@ func execReport(req engine.Request, f engine.Failure) int {
 	return f.Code
 }
 
-// sayPulling reports on standard error when a pull takes long enough for a person to
-// wonder.
-func sayPulling(start time.Time) func(image.Progress) {
+// printPullProgress returns a function that prints the progress of a pull that takes long to
+// standard error.
+func printPullProgress(start time.Time) func(image.Progress) {
 	var last time.Time
 	return func(p image.Progress) {
 		now := time.Now()
@@ -181,8 +181,9 @@ func sayPulling(start time.Time) func(image.Progress) {
 	}
 }
 
-// sayWaiting reports what is waited for, when that changes.
-func sayWaiting() containerd.Waiting {
+// printWaiting returns a function that prints to standard error what a request waits for,
+// each time that this changes.
+func printWaiting() containerd.Waiting {
 	last := ""
 	return func(err error) {
 		if text := err.Error(); text != last {
@@ -198,13 +199,13 @@ func serveCall(req engine.Request) int {
 	unix.CloseOnExec(engine.ReplyFD)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGHUP)
 	defer stop()
-	signal.Ignore(unix.SIGINT) // the command hears it, too, and decides
+	signal.Ignore(unix.SIGINT) // the terminal sends it to the berth command too, which ends this process
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the command ends or is killed
 		stop()
 	}()
 	value, err := dispatch(ctx, req, func(p image.Progress) {
-		_ = json.NewEncoder(reply).Encode(engine.Message{Progress: &p}) // nobody may listen any more
+		_ = json.NewEncoder(reply).Encode(engine.Message{Progress: &p}) // the berth command may have ended
 	})
 	if err := engine.Reply(reply, value, err); err != nil {
 		fmt.Fprintln(os.Stderr, printable.Line("berth: "+err.Error()))

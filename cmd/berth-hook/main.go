@@ -1,8 +1,8 @@
 // Command berth-hook is berth's OCI hook: "berth-hook createRuntime --request 2", with
 // the container's state on standard input. Package hook describes the stages.
 //
-// It works in / and clears its environment: a runtime may have started it with the
-// image's.
+// It changes to / and clears its environment: a runtime may have started it with the
+// environment of the image.
 package main
 
 import (
@@ -30,8 +30,8 @@ import (
 const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--nvidia R]... [--with FEATURE]..., " +
 	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., rdma NAME|net:NAME..., refuse REASON, poststop; with the container's state (precreate: its spec) on standard input"
 
-// errNotBerth is returned if berth-hook was called by the name of NVIDIA's hook. berth's
-// runtime removes that hook from each spec, so the container has another runtime.
+// errNotBerth is returned if berth-hook was called by the name of NVIDIA's hook. The
+// berth runtime removes that hook from each spec, so the container has another runtime.
 var errNotBerth = errors.New("--gpus was asked for, and the container's runtime isn't berth: add --runtime berth, " +
 	"or make it the default runtime (berth setup docker --default)")
 
@@ -50,8 +50,8 @@ func main() {
 	}
 }
 
-// runHook runs the stage that the arguments name. It reads and opens nothing before it
-// has understood all of them.
+// runHook runs the stage that the arguments name. All arguments are checked before any file
+// is opened.
 func runHook(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	config, words := entry.CutConfig(args)
 	if config == "" {
@@ -190,7 +190,7 @@ func openHook(c berth.Config, call []string) (hook.Hook, error) {
 	}, nil
 }
 
-// trustOf returns the policy on requests that strangers may have written.
+// trustOf returns the policy on requests that an image's author may have written.
 func trustOf(p berth.Policy) entry.Trust {
 	return entry.Trust{
 		PodmanAnnotation: p.PodmanAnnotation,
@@ -198,8 +198,8 @@ func trustOf(p berth.Policy) entry.Trust {
 	}
 }
 
-// setRules sets device rules now, and records them for the reload of systemd's units,
-// after which systemd would set its own.
+// setRules sets device rules, and records them in the systemd unit of the cgroup: otherwise
+// systemd would replace them when it reloads its units.
 func setRules(c berth.Config, h cgroup.Hierarchy, path string, rules []rule) error {
 	if err := devices.Apply(h, path, rules); err != nil {
 		return err
@@ -222,7 +222,7 @@ func ownCall(args, words []string) []string {
 
 type rule = edits.Rule
 
-// leases is the ledger as package hook sees it.
+// leases adapts the ledger to package hook.
 type leases struct{ *ledger.Ledger }
 
 // Leases implements hook.Leases. Unlike a node's view it does not need the inventory.
@@ -231,7 +231,7 @@ func (l leases) Leases() ([]ledger.Status, error) {
 	return view.Leases, err
 }
 
-// node is this machine as package hook sees it.
+// node adapts berth.Node to package hook.
 type node struct {
 	*berth.Node
 	guard.Guard

@@ -9,14 +9,15 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// isLogger: a shim of containerd's has keys and values, and no flags.
+// isLogger reports whether a shim of containerd has started this program as a logger: the
+// arguments are keys and values, without flags.
 func isLogger(args []string) bool {
 	return len(args) > 0 && len(args)%2 == 0 && !strings.HasPrefix(args[0], "-")
 }
 
-// runLogger writes down the output of a task that a container engine runs, whose shim has
-// started us: with keys and values in any order, with pipes from the third descriptor on,
-// and in the container's bundle.
+// runLogger logs the output of a task that containerd runs. The shim has started this
+// process in the container's bundle, with keys and values in any order as arguments, and with
+// pipes from descriptor 3 on.
 func runLogger(args []string) error {
 	given := map[string]string{}
 	for i := 0; i < len(args); i += 2 {
@@ -28,7 +29,7 @@ func runLogger(args []string) error {
 		Ended: []string{given["program"], "ended", given["address"], given["config"], given["id"]},
 	}
 	if !tasks.ValidID(l.ID) {
-		return errors.New("the id of one task is wanted")
+		return errors.New("exactly one task id has to be given")
 	}
 	return l.Run()
 }

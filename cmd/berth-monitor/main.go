@@ -1,5 +1,6 @@
-// Command berth-monitor watches over one detached task. The launcher becomes it, or a
-// berth command starts it where one was killed; people have no use for it.
+// Command berth-monitor supervises one detached task or a gang. The launcher replaces itself
+// by it (exec), and a berth command starts one for a task whose monitor was killed. Users
+// don't run it.
 package main
 
 import (
@@ -55,16 +56,16 @@ func parse(args []string) (monitor.Options, error) {
 	var locks string
 	var show bool
 	f := flag.NewFlagSet("berth-monitor", flag.ContinueOnError)
-	f.Usage = func() { fmt.Fprintln(os.Stderr, "berth-monitor is started by berth run --detach, and by nobody else") }
+	f.Usage = func() { fmt.Fprintln(os.Stderr, "berth-monitor is started by berth run --detach only") }
 	f.StringVar(&o.Store.Data, "data", "", "directory of data")
 	f.StringVar(&o.Store.State, "state", "", "directory of state")
 	f.StringVar(&o.Store.Proc, "proc", "", "where procfs is")
 	f.BoolVar(&o.Adopt, "adopt", false, "take over a task")
 	f.IntVar(&lock, "lock", -1, "descriptor of the task's directory, locked")
 	f.StringVar(&locks, "locks", "", "descriptors of the directories of a gang's ranks, locked")
-	f.IntVar(&ports, "ports", -1, "descriptor that keeps a gang's ports from others")
+	f.IntVar(&ports, "ports", -1, "descriptor of the lock of a gang's ports")
 	f.IntVar(&viewerPipe, "viewer-pipe", -1, "descriptor of a pipe whose other end the attached berth run of a gang holds")
-	f.IntVar(&status, "status", -1, "descriptor to say to how the start went")
+	f.IntVar(&status, "status", -1, "descriptor to which the result of the start is written")
 	f.BoolVar(&show, "version", false, "print the version")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -75,7 +76,7 @@ func parse(args []string) (monitor.Options, error) {
 	}
 	o.ID = f.Arg(0)
 	if f.NArg() != 1 || !tasks.ValidID(o.ID) {
-		return o, errors.New("the id of one task is wanted")
+		return o, errors.New("exactly one task id has to be given")
 	}
 	o.Lock, o.Status, o.ViewerPipe = openInherited(lock, "lock"), openInherited(status, "status"), openInherited(viewerPipe, "viewer-pipe")
 	if ports >= 0 {
@@ -94,7 +95,8 @@ func parse(args []string) (monitor.Options, error) {
 	return o, nil
 }
 
-// openInherited is a descriptor that came with exec, and goes no further.
+// openInherited returns a descriptor that this process was started with, and closes it on
+// exec. It is nil for -1.
 func openInherited(fd int, name string) *os.File {
 	if fd < 0 {
 		return nil
@@ -112,7 +114,7 @@ func detachStdio(o monitor.Options) error {
 			return &os.PathError{Op: "open", Path: path, Err: err}
 		}
 		if err := unix.Dup3(from, fd, 0); err != nil && from != fd {
-			return fmt.Errorf("let go of descriptor %d: %w", fd, err)
+			return fmt.Errorf("replace descriptor %d: %w", fd, err)
 		}
 		if from > 2 {
 			if err := unix.Close(from); err != nil {

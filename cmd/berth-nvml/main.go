@@ -23,7 +23,7 @@ const callTimeout = 10 * time.Second
 
 func main() {
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "berth-nvml: berth runs it, with a word and the path of the configuration")
+		fmt.Fprintln(os.Stderr, "berth-nvml: only the berth command starts it, with a verb and the path of the configuration")
 		os.Exit(2)
 	}
 	if err := serve(os.Args[1], os.Args[2]); err != nil {

@@ -24,8 +24,8 @@ func main() {
 	os.Exit(wrapper.Run(context.Background(), newOptions(os.Args, readEnvironment())))
 }
 
-// newOptions reads the configuration once, and only when a call needs more of it than the
-// runtime.
+// newOptions returns the wrapper's options. The configuration is read at most once, and only
+// when a call needs it.
 func newOptions(args, env []string) wrapper.Options {
 	s := &settings{path: cmp.Or(os.Getenv("BERTH_CONFIG"), berth.ConfigPath)}
 	return wrapper.Options{
@@ -45,7 +45,7 @@ func readEnvironment() []string {
 	if err != nil {
 		return os.Environ()
 	}
-	if len(data) == 0 { // else it would be one empty entry
+	if len(data) == 0 { // splitting "" would give one empty entry
 		return nil
 	}
 	var env []string
@@ -71,7 +71,7 @@ func (s *settings) loadConfig() error {
 	return s.err
 }
 
-// trustPolicy is what the policy says about requests that strangers may have written.
+// trustPolicy returns the policy on requests that an image's author may have written.
 func (s *settings) trustPolicy() (wrapper.Trust, error) {
 	err := s.loadConfig()
 	p := s.config.Policy
@@ -88,7 +88,7 @@ func (s *settings) openNode() (wrapper.Node, error) {
 	return openNode(s.config)
 }
 
-// node is this machine as package wrapper sees it.
+// node adapts berth.Node to package wrapper.
 type node struct {
 	*berth.Node
 	guard.Guard

@@ -8,10 +8,10 @@ import (
 	"github.com/berth-gpu/berth/hook/wrapper"
 )
 
-// listRuntimes lists the configured runtime, or the first that is installed, and after it
-// those whose containers may still exist. Where the configuration cannot be used, the
-// list has the installed runtimes, and the configured one if it could be read; the error
-// says why.
+// listRuntimes returns the configured runtime, or else the first installed one, followed by
+// the other installed runtimes, whose containers may still exist. If the configuration cannot
+// be used, the error is returned beside the installed runtimes, and the configured runtime if
+// it could be read.
 func (s *settings) listRuntimes() ([]wrapper.Runtime, error) {
 	err := s.loadConfig()
 	configured := s.config.Runtime
@@ -32,8 +32,8 @@ func (s *settings) listRuntimes() ([]wrapper.Runtime, error) {
 	return all, err
 }
 
-// findProgram looks for a program where PATH says. Without a PATH, which podman leaves
-// out for its cleanup, it looks in the usual directories.
+// findProgram looks for a program in PATH. Without a PATH, which podman leaves out for its
+// cleanup, it looks in the system's directories.
 func findProgram(name string) (path string, err error) {
 	path, err = exec.LookPath(name)
 	if err == nil || os.Getenv("PATH") != "" || filepath.Base(name) != name {

@@ -10,11 +10,11 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 )
 
-// orderArguments puts a verb's flags before its other words, and each into a word of its own, as
-// the library wants them: people type "berth rm train -f" and "berth run -itv /a:/b".
-// Behind the first word of a verb that takes a command, flags are the command's.
+// orderArguments puts a verb's flags before its other words, and each flag into a word of its
+// own, as the library needs them: users type "berth rm train -f" and "berth run -itv /a:/b".
+// Flags after the first word of a verb that takes a command belong to the command.
 func orderArguments(app *cli.App, args []string) []string {
-	cmd, at := verbIn(app, args)
+	cmd, at := findVerb(app, args)
 	if cmd == nil || cmd.Hidden || args[len(args)-1] == completionFlag {
 		return args
 	}
@@ -30,8 +30,8 @@ func orderArguments(app *cli.App, args []string) []string {
 			continue
 		}
 		given, waits := splitFlags(cmd.Name, cmd.Flags, rest[0])
-		if last := len(given) - 1; asksHelp(given[last]) {
-			if !isHostname(cmd, given[last], rest[1:]) {
+		if last := len(given) - 1; isHelpFlag(given[last]) {
+			if !isHostnameFlag(cmd, given[last], rest[1:]) {
 				return append(args[:at+1:at+1], "--help")
 			}
 			given[last], waits = "--hostname", true
@@ -39,7 +39,7 @@ func orderArguments(app *cli.App, args []string) []string {
 		flags = append(flags, given...)
 		switch {
 		case waits && len(rest) == 1:
-			return flags // the library says that the value is missing
+			return flags // the library reports the missing value
 		case waits:
 			flags, rest = append(flags, rest[1]), rest[1:]
 		}
@@ -47,10 +47,10 @@ func orderArguments(app *cli.App, args []string) []string {
 	return append(flags, words...)
 }
 
-// verbIn is the verb that the arguments name, and where; nil if there is none. Of one with
-// verbs below it is the one below.
-func verbIn(app *cli.App, args []string) (verb *cli.Command, at int) {
-	if at = verbAt(app, args); at < 0 {
+// findVerb returns the verb that the arguments name, and its index; nil if there is none. For
+// a verb with subcommands it returns the subcommand.
+func findVerb(app *cli.App, args []string) (verb *cli.Command, at int) {
+	if at = verbIndex(app, args); at < 0 {
 		return nil, at
 	}
 	verb = app.Command(args[at])
@@ -63,8 +63,8 @@ func verbIn(app *cli.App, args []string) (verb *cli.Command, at int) {
 	return verb.Command(args[at]), at
 }
 
-// verbAt is where the verb is among the arguments, -1 if there is none.
-func verbAt(app *cli.App, args []string) int {
+// verbIndex returns the index of the verb among the arguments, -1 if there is none.
+func verbIndex(app *cli.App, args []string) int {
 	for i := 1; i < len(args); i++ {
 		if !strings.HasPrefix(args[i], "-") {
 			return i
@@ -76,11 +76,12 @@ func verbAt(app *cli.App, args []string) int {
 	return -1
 }
 
-func asksHelp(word string) bool { return word == "-h" || word == "--help" || word == "-help" }
+func isHelpFlag(word string) bool { return word == "-h" || word == "--help" || word == "-help" }
 
-// isHostname says whether -h is docker's of run: the name and an image are behind it.
-func isHostname(cmd *cli.Command, word string, rest []string) bool {
-	if word != "-h" || flagOf(cmd.Flags, "hostname") == nil || len(rest) == 0 || verb.IsFlag(rest[0]) {
+// isHostnameFlag reports whether -h is docker run's --hostname, and not a call for help: a
+// name and an image follow it.
+func isHostnameFlag(cmd *cli.Command, word string, rest []string) bool {
+	if word != "-h" || findFlag(cmd.Flags, "hostname") == nil || len(rest) == 0 || verb.IsFlag(rest[0]) {
 		return false
 	}
 	for rest = rest[1:]; len(rest) > 0 && verb.IsFlag(rest[0]) && rest[0] != "--"; rest = rest[1:] {
@@ -91,45 +92,45 @@ func isHostname(cmd *cli.Command, word string, rest []string) bool {
 	return len(rest) > 0
 }
 
-// splitFlags gives each of the short flags in one word a word of its own, and joins the value
-// that is left to the last of them by =; waits says that the value is the next argument.
-// Aliases become the flag's first name: the library refuses two names of one flag (-e A=1 --env B=2).
-// What neither the verb nor docker knows stays together, for the library to complain about.
+// splitFlags splits a word of several short flags into one word per flag, and appends a value
+// behind the last of them with "=". waits means that the value is the next argument. An alias
+// becomes the flag's first name, because the library refuses two names of one flag
+// (-e A=1 --env B=2). A word with an unknown flag stays as it is, and the library reports it.
 func splitFlags(verb string, flags []cli.Flag, word string) (given []string, waits bool) {
 	name, value, joined := strings.Cut(strings.TrimLeft(word, "-"), "=")
-	if f := flagOf(flags, name); f != nil {
+	if f := findFlag(flags, name); f != nil {
 		if joined {
-			return []string{firstName(f) + "=" + value}, false
+			return []string{firstFlagName(f) + "=" + value}, false
 		}
-		return []string{firstName(f)}, takesValue(f)
+		return []string{firstFlagName(f)}, takesValue(f)
 	}
-	if strings.HasPrefix(word, "--") || asksHelp(word) {
+	if strings.HasPrefix(word, "--") || isHelpFlag(word) {
 		return []string{word}, false
 	}
 	for i := 1; i < len(word); i++ {
 		flag, value := "-"+word[i:i+1], strings.TrimPrefix(word[i+1:], "=")
-		f := flagOf(flags, word[i:i+1])
+		f := findFlag(flags, word[i:i+1])
 		switch {
 		case flag == "-h" && value == "":
 			return append(given, flag), false
-		case flag == "-h" && flagOf(flags, "hostname") != nil:
+		case flag == "-h" && findFlag(flags, "hostname") != nil:
 			return append(given, "--hostname="+value), false
 		case f == nil && othertools.ExplainFlag(verb, flag) != "":
 			return append(given, flag), false
 		case f == nil:
 			return []string{word}, false
 		case takesValue(f) && value == "":
-			return append(given, firstName(f)), true
+			return append(given, firstFlagName(f)), true
 		case takesValue(f) || word[i+1:] != value:
-			return append(given, firstName(f)+"="+value), false
+			return append(given, firstFlagName(f)+"="+value), false
 		}
-		given = append(given, firstName(f))
+		given = append(given, firstFlagName(f))
 	}
 	return given, false
 }
 
-// firstName is the flag as it is written on a command line by its first name.
-func firstName(f cli.Flag) string {
+// firstFlagName returns a flag's first name with its dashes.
+func firstFlagName(f cli.Flag) string {
 	name := f.Names()[0]
 	if len(name) == 1 {
 		return "-" + name
@@ -137,19 +138,18 @@ func firstName(f cli.Flag) string {
 	return "--" + name
 }
 
-// takesValue says whether a flag can't be without one.
+// takesValue reports whether a flag needs a value.
 func takesValue(f cli.Flag) bool {
 	p := newPlainFlag(f)
 	return p.usual && !p.alone
 }
 
-// narrowApp leaves of an app the verb that the arguments name, and of its flags those that
-// stand there or aren't off when they don't. The library compares each flag with all
-// others by regular expressions, which takes longer than finding an image. What
-// has to know of the rest, as help, completions and what is meant by a misspelt flag,
-// finds an app as it was.
+// narrowApp removes from an app all verbs but the one that the arguments name, and from that
+// verb all flags that are neither given nor have a default. The library compares each flag
+// with all others by regular expressions, which takes longer than finding an image. For help,
+// completion and unknown flags, which need all verbs and flags, the app stays as it is.
 func narrowApp(app *cli.App, args []string) {
-	at := verbAt(app, args)
+	at := verbIndex(app, args)
 	if at < 0 || args[len(args)-1] == completionFlag {
 		return
 	}
@@ -157,7 +157,7 @@ func narrowApp(app *cli.App, args []string) {
 	if verb == nil || len(verb.Subcommands) > 0 {
 		return
 	}
-	given, known := flagsAmong(verb.Flags, args[at+1:])
+	given, known := findGivenFlags(verb.Flags, args[at+1:])
 	if !known {
 		return
 	}
@@ -167,16 +167,16 @@ func narrowApp(app *cli.App, args []string) {
 	})
 }
 
-// flagsAmong finds the flags before the words, or more. It isn't known which they are if
-// one of them isn't of these.
-func flagsAmong(flags []cli.Flag, args []string) (given []cli.Flag, known bool) {
+// findGivenFlags returns the flags that the arguments give, and possibly more. known is false
+// if an argument is a flag that isn't in the list.
+func findGivenFlags(flags []cli.Flag, args []string) (given []cli.Flag, known bool) {
 	for i := 0; i < len(args); i++ {
 		word := args[i]
 		if word == "--" || len(word) < 2 || word[0] != '-' {
 			return given, true
 		}
 		name, _, joined := strings.Cut(strings.TrimPrefix(word[1:], "-"), "=")
-		f := flagOf(flags, name)
+		f := findFlag(flags, name)
 		if f == nil {
 			return nil, false
 		}
@@ -184,15 +184,15 @@ func flagsAmong(flags []cli.Flag, args []string) (given []cli.Flag, known bool) 
 		switch last := newPlainFlag(f); {
 		case joined || last.alone:
 		case last.usual:
-			i++ // its value
+			i++ // skip the flag's value
 		case i+1 < len(args) && !strings.HasPrefix(args[i+1], "-"):
-			i++ // its value or the first word: one more word does no harm
+			i++ // the value or the first word: skipping it is harmless
 		}
 	}
 	return given, true
 }
 
-func flagOf(flags []cli.Flag, name string) cli.Flag {
+func findFlag(flags []cli.Flag, name string) cli.Flag {
 	for _, f := range flags {
 		if newPlainFlag(f).hasName(name) || !newPlainFlag(f).usual && slices.Contains(f.Names(), name) {
 			return f
@@ -201,12 +201,12 @@ func flagOf(flags []cli.Flag, name string) cli.Flag {
 	return nil
 }
 
-// plainFlag is what is known of a flag of the usual kinds without asking the library.
+// plainFlag has the properties of a flag of a common type, without a call of the library.
 type plainFlag struct {
 	name    string
 	aliases []string
-	// usual: it is of such a kind. alone: it takes no value. off: without it, it is as if
-	// it didn't exist.
+	// usual means that the flag is of a common type, alone that it takes no value, and off
+	// that it has no effect unless it is given.
 	usual, alone, off bool
 }
 
@@ -228,9 +228,9 @@ func (p plainFlag) hasName(name string) bool {
 	return p.name == name || slices.Contains(p.aliases, name)
 }
 
-// describeFlag is a flag's line in the help: its names and placeholder, a tab, what it
-// does. The library's own repeats the placeholder at each name and says of every
-// switch that it is off by default.
+// describeFlag returns a flag's line in the help: its names and placeholder, a tab, and its
+// usage. The library's own form repeats the placeholder at each name and calls every switch
+// off by default.
 func describeFlag(f cli.Flag) string {
 	doc, ok := f.(cli.DocGenerationFlag)
 	if !ok {
@@ -250,7 +250,7 @@ func describeFlag(f cli.Flag) string {
 		placeholder, usage = parts[1], strings.Join(parts, "")
 	}
 	switch f.(type) {
-	case *cli.GenericFlag: // a value that may be left out
+	case *cli.GenericFlag: // its value is optional
 		text += "[=" + placeholder + "]"
 	case *cli.BoolFlag:
 	default:
@@ -265,5 +265,5 @@ func describeFlag(f cli.Flag) string {
 	return text + "\t" + usage
 }
 
-// completionFlag is the last word with which a shell asks what could come next.
+// completionFlag is the last word of a command line by which a shell asks for completions.
 const completionFlag = "--generate-bash-completion"

@@ -80,8 +80,8 @@ func examples() map[string][]example {
 	}
 }
 
-// addExamples has the help of each verb end with its examples. above is the name of the
-// verb above, with a space.
+// addExamples adds to the help of each verb its examples. above is the name of the parent
+// verb with a space, "" for none.
 func addExamples(above string, verbs []*cli.Command) []*cli.Command {
 	all := examples()
 	for _, v := range verbs {
@@ -93,7 +93,7 @@ func addExamples(above string, verbs []*cli.Command) []*cli.Command {
 	return verbs
 }
 
-// exampleLines has two lines for each example: what it does, and the command below.
+// exampleLines returns two lines for each example: its effect, and below that the command.
 func exampleLines(list []example, indent string) string {
 	var b strings.Builder
 	for _, e := range list {

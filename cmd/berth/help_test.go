@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 )
 
-// findVerb returns the verb of a command line, and the words behind it.
-func findVerb(app *cli.App, words []string) (verb *cli.Command, rest []string) {
+// findExampleVerb returns the verb of a command line, and the words behind it.
+func findExampleVerb(app *cli.App, words []string) (verb *cli.Command, rest []string) {
 	verbs := app.Commands
 	for i, word := range words {
 		found := false
@@ -36,7 +36,7 @@ func TestExamples(t *testing.T) {
 	app := newApp()
 	for name, list := range examples() {
 		for _, e := range list {
-			verb, rest := findVerb(app, strings.Fields(strings.TrimPrefix(e.command, "berth ")))
+			verb, rest := findExampleVerb(app, strings.Fields(strings.TrimPrefix(e.command, "berth ")))
 			if verb == nil || !strings.HasPrefix(e.command, "berth "+name) {
 				t.Errorf("%s: no verb in %q", name, e.command)
 				continue

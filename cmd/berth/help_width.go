@@ -12,12 +12,13 @@ import (
 // helpPrinter is the library's type of a function that prints help by a template.
 type helpPrinter = func(w io.Writer, template string, data any)
 
-// printFitted returns a printer whose text fits the width that width returns.
+// printFitted returns a printer that lays the text of show out for the width that width
+// returns.
 func printFitted(show helpPrinter, width func() int) helpPrinter {
 	return func(w io.Writer, template string, data any) {
 		var text strings.Builder
 		show(&text, template, data)
-		_, _ = io.WriteString(w, fitHelp(text.String(), width())) // the library ignores this error, too
+		_, _ = io.WriteString(w, fitHelp(text.String(), width())) // the library ignores this error too
 	}
 }
 
@@ -129,7 +130,7 @@ func fitColumns(lines []string, indent, width int) (all []string) {
 	return all
 }
 
-// fitExample breaks what an example says into lines of comments.
+// fitExample breaks the effect of an example into lines of comments.
 func fitExample(lines []string, indent, width int) []string {
 	text, ok := strings.CutPrefix(strings.TrimSpace(lines[0]), "# ")
 	if !ok {
@@ -142,7 +143,7 @@ func fitExample(lines []string, indent, width int) []string {
 	return indentAll(all, indent, indent)
 }
 
-// indentAll indents the first line and the others.
+// indentAll indents the first line by first, and the others by others.
 func indentAll(lines []string, first, others int) []string {
 	for i, line := range lines {
 		indent := others

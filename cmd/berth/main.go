@@ -1,5 +1,5 @@
-// Command berth gives containerised tasks GPUs of their own: it shows what the
-// node has and who holds it, takes and ends leases, and runs containers.
+// Command berth gives containerised tasks GPUs of their own: it shows the node's devices and
+// their holders, takes and releases leases, and runs containers.
 package main
 
 import (
@@ -35,15 +35,15 @@ const about = "Every task gets dedicated GPUs or MIG slices through a lease, run
 	"isolated from other tasks' devices, and releases everything when its container\n" +
 	"ends."
 
-// minFiles is how many open files Go's runtime and berth need for an error of their own: with fewer the
-// runtime prints its stack.
+// minFiles is how many open files Go's runtime and berth need to print an error of one line: with fewer the
+// Go runtime prints its stack.
 const minFiles = 10
 
-// checkLimits returns an error if this process may open too few files to say so later.
+// checkLimits returns an error if this process may open fewer files than minFiles.
 func checkLimits() error {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || files.Max >= minFiles {
-		return nil //nolint:nilerr // then there is no limit to tell of
+		return nil //nolint:nilerr // there is no limit to report
 	}
 	return fmt.Errorf("only %d files may be open at once: raise the limit (ulimit -n)", files.Max)
 }
@@ -53,7 +53,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "berth:", err)
 		os.Exit(verb.ExitFailure)
 	}
-	cli.FlagStringer = describeFlag // the library has no other way
+	cli.FlagStringer = describeFlag // the library offers only this global variable
 	cli.HelpPrinter = printFitted(cli.HelpPrinter, func() int { return output.NewStyledWriter(os.Stdout).Width })
 	ctx, stop := verb.WithInterrupts()
 	app := newApp()
@@ -88,11 +88,11 @@ func newApp() *cli.App {
 		ExitErrHandler:            func(*cli.Context, error) {},
 		OnUsageError:              verb.WrongUsage,
 		CommandNotFound:           nil,
-		Action:                    noVerb,
+		Action:                    reportUnknownVerb,
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
 		}, backend.EngineFlags()...),
-		Commands: addExamples("", withoutHelp([]*cli.Command{
+		Commands: addExamples("", hideHelpVerbs([]*cli.Command{
 			run.Command(), task.PsCommand(), run.RendezvousCommand(), task.ExecCommand(), task.StopCommand(), task.KillCommand(), task.WaitCommand(), task.RmCommand(),
 			task.LogsCommand(), task.AttachCommand(), task.InspectCommand(), task.StatsCommand(), lease.AllocCommand(),
 			images.PullCommand(), images.LoginCommand(), images.LogoutCommand(), images.ListCommand(), images.RmiCommand(), images.PruneCommand(), images.SystemCommand(),
@@ -104,18 +104,18 @@ func newApp() *cli.App {
 	}
 }
 
-// withoutHelp: the library would give each verb one below it that is called help, or h.
-// Tasks are called so, too.
-func withoutHelp(verbs []*cli.Command) []*cli.Command {
+// hideHelpVerbs keeps the library from adding the subcommands help and h to each verb: a
+// task can have such a name.
+func hideHelpVerbs(verbs []*cli.Command) []*cli.Command {
 	for _, v := range verbs {
 		v.HideHelpCommand = true
-		withoutHelp(v.Subcommands)
+		hideHelpVerbs(v.Subcommands)
 	}
 	return verbs
 }
 
-// noVerb is reached without a verb, or with one that doesn't exist.
-func noVerb(c *cli.Context) error {
+// reportUnknownVerb is the action of a command line without a verb, or with an unknown verb.
+func reportUnknownVerb(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return cli.ShowAppHelp(c)
 	}
@@ -129,13 +129,13 @@ func noVerb(c *cli.Context) error {
 	if _, two := othertools.Groups()[name]; two && next != "" && !verb.IsFlag(next) {
 		name += " " + next
 	}
-	if strings.HasPrefix(suggestion, ": ") { // it says what to type
+	if strings.HasPrefix(suggestion, ": ") { // the suggestion is the command to use
 		return verb.UsageError{Err: fmt.Errorf("there is no verb %q%s", name, suggestion)}
 	}
 	return verb.UsageError{Err: fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, suggestion)}
 }
 
-// showHelp is what people type before they know of --help.
+// showHelp is the verb help, and -h.
 func showHelp(c *cli.Context, verb string) error {
 	if verb == "" {
 		return cli.ShowAppHelp(c)

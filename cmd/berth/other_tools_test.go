@@ -79,7 +79,7 @@ func TestDockersFlagsElsewhere(t *testing.T) {
 	for verb, flags := range elsewhere() {
 		for _, name := range strings.Fields(flags) {
 			flag := strings.Repeat("-", min(2, len(name))) + name
-			if have, why := flagOf(app.Command(verb).Flags, name) != nil, othertools.ExplainFlag(verb, flag); have == (why != "") {
+			if have, why := findFlag(app.Command(verb).Flags, name) != nil, othertools.ExplainFlag(verb, flag); have == (why != "") {
 				t.Errorf("%s %s: there: %v, explained: %q", verb, flag, have, why)
 			}
 		}
@@ -123,7 +123,7 @@ func TestOtherToolsFlags(t *testing.T) {
 	for verb, all := range map[string][]map[string]string{"run": othertools.Flags("run"), "alloc": othertools.Flags("alloc")} {
 		for _, flags := range all {
 			for name := range flags {
-				if flagOf(app.Command(verb).Flags, name) != nil {
+				if findFlag(app.Command(verb).Flags, name) != nil {
 					t.Errorf("berth %s has --%s, and says that it hasn't", verb, name)
 				}
 			}

@@ -125,11 +125,11 @@ func TestDoctor(t *testing.T) {
 		{name: "module", id: "driver.module", state: "failure", text: "isn't loaded, and there are 1 GPU on the PCI bus", breaks: modules + "mv $f $f.gone; done", fix: modules + "mv $f.gone $f; done", says: "modprobe nvidia"},
 		{name: "versions", id: "driver.files", state: "failure", text: `the kernel's module is 560.1, and /`, breaks: modules + "sed -i.was 's/550.163.01/560.1/' $f; done", fix: modules + "mv $f.was $f; done", says: "reboot"},
 		{name: "libraries", id: "driver.files", state: "failure", text: "there is no libcuda.so.1 below /", breaks: "for d in /usr/lib /usr/lib/*-linux-gnu /usr/lib64; do [ ! -e $d/libcuda.so.1 ] || mv $d/libcuda.so.1 $d/libcuda.gone; done", fix: "for d in /usr/lib /usr/lib/*-linux-gnu /usr/lib64; do [ ! -L $d/libcuda.gone ] || mv $d/libcuda.gone $d/libcuda.so.1; done", says: "host.driver_root"},
-		{name: "card", id: "driver.cards", state: "warning", text: "the GPU 0000:99:00.0 is on the PCI bus, and the driver doesn't have it", breaks: "cd /sys/bus/pci/devices && mkdir 0000:99:00.0 && cd 0000:99:00.0 && echo 0x10de >vendor && echo 0x030200 >class", fix: "rm -r /sys/bus/pci/devices/0000:99:00.0", says: "echo 0000:99:00.0 >/sys/bus/pci/drivers/nvidia/bind"},
+		{name: "card", id: "driver.cards", state: "warning", text: "the GPU 0000:99:00.0 is on the PCI bus, and not bound to the driver", breaks: "cd /sys/bus/pci/devices && mkdir 0000:99:00.0 && cd 0000:99:00.0 && echo 0x10de >vendor && echo 0x030200 >class", fix: "rm -r /sys/bus/pci/devices/0000:99:00.0", says: "echo 0000:99:00.0 >/sys/bus/pci/drivers/nvidia/bind"},
 		{name: "missing node", id: "nodes.device", state: "failure", text: "there is no /dev/nvidia0", breaks: "rm /dev/nvidia0"},
 		{name: "other node", id: "nodes.device", state: "failure", text: "an earlier load of the module: /dev/nvidia-uvm is 499:0", breaks: "rm /dev/nvidia-uvm && mknod /dev/nvidia-uvm c 499 0"},
 		{name: "no node", id: "nodes.device", state: "failure", text: "no character device: /dev/nvidiactl", breaks: "rm /dev/nvidiactl && mkdir /dev/nvidiactl"},
-		{name: "node of others", id: "nodes.device", state: "failure", text: "there is no /dev/nvidia0, and berth is to leave them alone", breaks: "sed -i 's/ModifyDeviceFiles: 1/ModifyDeviceFiles: 0/' /proc/driver/nvidia/params && rm /dev/nvidia0"},
+		{name: "node of others", id: "nodes.device", state: "failure", text: "there is no /dev/nvidia0, and berth must not change them", breaks: "sed -i 's/ModifyDeviceFiles: 1/ModifyDeviceFiles: 0/' /proc/driver/nvidia/params && rm /dev/nvidia0"},
 		{name: "links of others", id: "links", state: "warning", text: "no link to a device: /dev/char/195:0, /dev/char/195:255", breaks: "rm -r /dev/char"},
 		{name: "link", id: "links", state: "warning", text: "lose GPUs at systemctl daemon-reload", breaks: "sed -i 's/ModifyDeviceFiles: 0/ModifyDeviceFiles: 1/' /proc/driver/nvidia/params && rm -f /dev/char/195:0"},
 		{name: "mode", id: "nodes.mode", state: "warning", text: "more users: /dev/nvidia0 (0600)", breaks: "chmod 600 /dev/nvidia0"},
@@ -137,17 +137,17 @@ func TestDoctor(t *testing.T) {
 		{name: "snapshot", id: "snapshot.fresh", state: "warning", text: "is stale: there is none yet", breaks: "rm /run/berth/inventory.json"},
 		{name: "mount of driver files", id: "snapshot.owner", state: "warning", text: "/var/lib/berth/shared is not mounted", breaks: "umount /var/lib/berth/shared"},
 		{name: "driver files", id: "snapshot.files", state: "warning", text: "driver directory is damaged", breaks: "echo x | tee -a /var/lib/berth/driver/*/all/files/bin/nvidia-smi"},
-		{name: "runtime", id: "runtime.program", state: "failure", text: "neither crun nor runc is there, and no other is configured", breaks: "true", doctor: strings.Replace(doctor, "/run/path", "/nowhere", 1), fix: "true", says: "install crun or runc"},
-		{name: "runtime by name", id: "runtime.program", state: "failure", text: "there is no krun, which runtime names", breaks: "true", doctor: other("runtime = 'krun'"), fix: "true"},
-		{name: "runtime by path", id: "runtime.program", state: "failure", text: "/run/krun is no program that can be run", breaks: "true", doctor: other("runtime = '/run/krun'"), fix: "true"},
+		{name: "runtime", id: "runtime.program", state: "failure", text: "neither crun nor runc is installed, and no other runtime is configured", breaks: "true", doctor: strings.Replace(doctor, "/run/path", "/nowhere", 1), fix: "true", says: "install crun or runc"},
+		{name: "runtime by name", id: "runtime.program", state: "failure", text: "runtime names krun, which isn't in PATH", breaks: "true", doctor: other("runtime = 'krun'"), fix: "true"},
+		{name: "runtime by path", id: "runtime.program", state: "failure", text: "runtime names /run/krun, which is no executable program", breaks: "true", doctor: other("runtime = '/run/krun'"), fix: "true"},
 		{name: "runtime by itself", id: "runtime.program", state: "failure", text: "would call itself for ever", breaks: "true", doctor: other("runtime = '/run/programs/berth-runtime'"), fix: "true"},
 		{name: "runtime of another machine", id: "runtime.version", state: "failure", text: "/run/other/crun can't be run: ", breaks: "mkdir /run/other && printf '#!/bin/sh\nexit 3\n' >/run/other/crun && chmod 755 /run/other/crun && cp /run/other/crun /run/krun", doctor: other("runtime = '/run/other/crun'"), fix: "echo runtime = \\'runc\\' >/etc/berth/config.toml"},
 		{name: "another runtime", id: "runtime.version", state: "warning", text: "/run/krun --version: ", breaks: "true", doctor: other("runtime = '/run/krun'"), fix: "true"},
 		{name: "launcher's runtime", id: "runtime.launcher", state: "failure", text: "there is no krun in ", breaks: "true", doctor: strings.Replace(other("runtime = 'krun'"), "/run/path", "/run", 1), fix: "rm -r /run/krun /run/other /etc/berth/config.toml"},
 		{name: "containerd", id: "runtime.engine", state: "failure", text: "none answers at /run/none.sock", breaks: "true", doctor: other("[run]\nengine = 'containerd'\ncontainerd_address = '/run/none.sock'"), fix: "true"},
 		{name: "program", id: "programs.there", state: "warning", text: "berth-monitor can't be run: berth run --detach doesn't work", breaks: "chmod 600 /run/programs/berth-monitor"},
-		{name: "NVML's", id: "programs.there", state: "warning", text: "berth-nvml can't be run: berth discover can't ask the GPUs", breaks: "chmod 600 /run/programs/berth-nvml"},
-		{name: "NVML's, needed now", id: "programs.there", state: "failure", text: "berth-nvml can't be run: berth discover can't ask the GPUs", breaks: "chmod 600 /run/programs/berth-nvml; rm /run/berth/inventory.json", fix: "chmod 755 /run/programs/berth-nvml && berth discover", says: "chmod 0755 /run/programs/berth-nvml"},
+		{name: "NVML's", id: "programs.there", state: "warning", text: "berth-nvml can't be run: berth discover can't call NVML", breaks: "chmod 600 /run/programs/berth-nvml"},
+		{name: "NVML's, needed now", id: "programs.there", state: "failure", text: "berth-nvml can't be run: berth discover can't call NVML", breaks: "chmod 600 /run/programs/berth-nvml; rm /run/berth/inventory.json", fix: "chmod 755 /run/programs/berth-nvml && berth discover", says: "chmod 0755 /run/programs/berth-nvml"},
 		{name: "hook", id: "programs.there", state: "failure", text: "there is no program /run/programs/berth-hook: no container gets a GPU", breaks: "mv /run/programs/berth-hook /run/", fix: "mv /run/berth-hook /run/programs/"},
 		{name: "init", id: "programs.init", state: "warning", text: "catatonit is missing: install the distribution's package catatonit: berth run --init and gangs don't work", breaks: "mount --bind /dev/null $(readlink -f /usr/bin/catatonit)", fix: "umount $(readlink -f /usr/bin/catatonit)", says: "install catatonit"},
 		{name: "program of others", id: "programs.safe", state: "failure", text: "others can write to /run/programs/berth-runtime (mode 0757)", breaks: "chmod 757 /run/programs/berth-runtime"},
@@ -171,14 +171,14 @@ func TestDoctor(t *testing.T) {
 		{name: "record", id: "tasks.records", state: "failure", text: "/task.json: ", breaks: "d=/var/lib/berth/tasks/$(head -c 32 /dev/urandom | sha256sum | head -c $IDLEN); mkdir -m 700 $d && echo '{' >$d/task.json"},
 		{name: "name of an image", id: "images.names", state: "warning", text: "/var/lib/berth/images/names/00.json can't be read", breaks: "mkdir -p /var/lib/berth/images/names && : >/var/lib/berth/images/names/00.json"},
 		{name: "no specs", id: "cdi.own", state: "warning", text: "so --device berth/gpus=2 is refused", breaks: "berth cdi remove"},
-		{name: "specs of another node", id: "cdi.own", state: "warning", text: "isn't what the node has now", breaks: "sed -i 's/berth-hook/berth-hock/' /etc/cdi/berth*.json"},
+		{name: "specs of another node", id: "cdi.own", state: "warning", text: "doesn't fit the node's present devices", breaks: "sed -i 's/berth-hook/berth-hock/' /etc/cdi/berth*.json"},
 		{name: "specs that are gone", id: "cdi.own", state: "warning", text: "there is no /etc/cdi/berth", breaks: "rm /etc/cdi/berth*"},
 		{name: "list of specs", id: "cdi.own", state: "failure", text: "/var/lib/berth/cdi-menu.json", breaks: "echo x >/var/lib/berth/cdi-menu.json"},
 		{name: "broken spec", id: "cdi.others", state: "warning", text: "/etc/cdi/x.json: ", breaks: "echo '{' >/etc/cdi/x.json"},
 		{name: "stale spec", id: "cdi.others", state: "warning", text: "/etc/cdi/y.json is stale: there is no /usr/lib/libcuda.so.1.0", breaks: `echo '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"0","containerEdits":{"mounts":[{"hostPath":"/usr/lib/libcuda.so.1.0","containerPath":"/x"}]}}]}' >/etc/cdi/y.json`, fix: "mv /etc/cdi/y.json /run/", says: "nvidia-ctk cdi generate --output=/etc/cdi/y.json, or mv "},
 		{name: "contradiction", id: "cdi.others", state: "warning", text: "conflict", breaks: `for f in 1 2; do echo '{"cdiVersion":"0.5.0","kind":"vendor.example/nic","devices":[{"name":"0","containerEdits":{"env":["A=1"]}}]}' >/etc/cdi/nic$f.json; done`},
 		{name: "NVIDIA's and berth's", id: "cdi.others", state: "warning", text: "conflict", breaks: `berth cdi generate --nvidia && echo '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"0","containerEdits":{"env":["A=1"]}}]}' >/etc/cdi/z.json`, fix: "berth cdi generate --nvidia --replace", says: "berth cdi generate --nvidia --replace"},
-		{name: "shared memory", id: "nccl.shm", state: "warning", text: "what the engine gives everybody, 64 MiB", breaks: "true", doctor: other("[policy]\nshm = 'engine'"), fix: "true", says: `policy.shm = "50%"`},
+		{name: "shared memory", id: "nccl.shm", state: "warning", text: "the engine's default, 64 MiB", breaks: "true", doctor: other("[policy]\nshm = 'engine'"), fix: "true", says: `policy.shm = "50%"`},
 		{name: "shared memory of the machine", id: "nccl.shm", state: "warning", text: "/dev/shm of the machine, which tasks with its ipc namespace use, has 64 MiB", breaks: "mount -o remount,size=64m /dev/shm"},
 		{name: "memory policy", id: "nccl.policy", state: "warning", text: "engines' filters refuse mbind", breaks: "true", doctor: other("[policy]\nmemory_policy = false"), fix: "true", says: "policy.memory_policy = true"},
 		{name: "gangs without a wall", id: "network.firewall", state: "warning", text: "table inet berth is gone, and with it the rules that separate gangs: berth0123456789", breaks: "true", doctor: aside("ip link add berth0123456789 type veth peer name peer"), fix: "true", says: "start a gang"},
@@ -259,7 +259,7 @@ func TestDoctorProcesses(t *testing.T) {
 
 	n.berth("run", "-d", "--name", "train", image(), "sleep", "1000").ok()
 	defect{
-		id: "tasks.records", state: "warning", text: "task train has no monitor any more",
+		id: "tasks.records", state: "warning", text: "task train has no monitor",
 		breaks: `m=$(sed -n 's/.*"monitor":{"pid":\([0-9]*\).*/\1/p' /var/lib/berth/tasks/*/run.json); kill -9 $m; while kill -0 $m 2>/dev/null; do sleep 0.01; done`,
 	}.test(t, n)
 	n.berth("rm", "-f", "train").ok()
@@ -337,11 +337,11 @@ func TestDoctorUser(t *testing.T) {
 			}
 		}
 		f := found["access"]
-		if len(f) != 1 || !strings.HasPrefix(f[0].Text, c.who+" can't look at: ") || f[0].Fix != "sudo berth doctor" {
+		if len(f) != 1 || !strings.HasPrefix(f[0].Text, c.who+" can't check: ") || f[0].Fix != "sudo berth doctor" {
 			t.Errorf("%s: %s%s", c.name, r.stdout, r.stderr)
 			continue
 		}
-		for _, id := range strings.Split(strings.TrimPrefix(f[0].Text, c.who+" can't look at: "), ", ") {
+		for _, id := range strings.Split(strings.TrimPrefix(f[0].Text, c.who+" can't check: "), ", ") {
 			if root[id] == nil {
 				t.Errorf("%s: there is no check %s", c.name, id)
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// CompleteTasks tells a shell the names and ids of tasks. Who may not see them is told
-// nothing, for a prompt is no place for errors.
+// CompleteTasks prints the names and ids of tasks for shell completion. On an error it
+// prints nothing, because an error would garble the prompt.
 func CompleteTasks(fit func(tasks.Task) bool) cli.BashCompleteFunc {
 	return func(c *cli.Context) {
 		store, _, err := OpenTasks(c)
@@ -31,7 +31,7 @@ func CompleteTasks(fit func(tasks.Task) bool) cli.BashCompleteFunc {
 	}
 }
 
-// CompleteLeases tells a shell the ids of leases, and the names of their holders.
+// CompleteLeases prints the ids of leases, and the names of their holders, for shell completion.
 func CompleteLeases(c *cli.Context) {
 	node, err := verb.OpenNode(c)
 	if err != nil {
@@ -45,8 +45,8 @@ func CompleteLeases(c *cli.Context) {
 	}
 }
 
-// CompleteImages tells a shell the names of the images that are here, and what is to go
-// by its id.
+// CompleteImages prints the names of the stored images for shell completion, and for verbs
+// that take ids the ids too.
 func CompleteImages(c *cli.Context) {
 	conf, err := verb.LoadConfig(c)
 	if err != nil || verb.NeedRoot() != nil {
@@ -61,11 +61,11 @@ func CompleteImages(c *cli.Context) {
 	}
 }
 
-// AnyTask fits every task.
+// AnyTask is true for every task.
 func AnyTask(tasks.Task) bool { return true }
 
-// IsRunning are the tasks that run.
+// IsRunning reports whether a task runs.
 func IsRunning(t tasks.Task) bool { return t.State == tasks.Running }
 
-// IsUnfinished are the tasks that can be ended.
+// IsUnfinished reports whether a task has not ended.
 func IsUnfinished(t tasks.Task) bool { return t.State != tasks.Exited && t.State != tasks.Lost }

@@ -1,5 +1,5 @@
-// Package backend opens what verbs act on: the tasks and images of berth itself or, with --engine, those of
-// containerd by way of berth-containerd; leases by the words that people use for them; and berth-nvml. It also
+// Package backend opens the objects that verbs act on: tasks and images, of berth itself or, with --engine, of
+// containerd through berth-containerd; leases by the id or name on the command line; and berth-nvml. It also
 // completes the names of tasks, images and leases for shells.
 package backend
 
@@ -27,7 +27,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
-// EngineFlags say who runs tasks.
+// EngineFlags returns the flags that choose the engine of tasks.
 func EngineFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "engine", Usage: "have tasks run by `ENGINE`: native (berth itself, the default) or containerd", EnvVars: []string{"BERTH_ENGINE"}},
@@ -35,14 +35,14 @@ func EngineFlags() []cli.Flag {
 	}
 }
 
-// Engine is a container engine that has a program of its own to speak with it.
+// Engine is a container engine that berth reaches through a program of its own.
 type Engine struct {
 	program string
-	Request engine.Request // of which each verb's begins
+	Request engine.Request // the part that the requests of all verbs have
 }
 
-// ChooseEngine is the engine that the command line, the environment or the configuration
-// names; nil is berth itself.
+// ChooseEngine returns the engine that the command line, the environment or the
+// configuration names, nil for berth itself.
 func ChooseEngine(c *cli.Context, conf berth.Config) (*Engine, error) {
 	switch name := cmp.Or(c.String("engine"), conf.Run.Engine, "native"); name {
 	case "native":
@@ -55,7 +55,7 @@ func ChooseEngine(c *cli.Context, conf berth.Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	program, err := programOf(containerdProgram)
+	program, err := findProgram(containerdProgram)
 	if err != nil {
 		return nil, fmt.Errorf("--engine containerd: %w, or leave out --engine", err)
 	}
@@ -64,11 +64,11 @@ func ChooseEngine(c *cli.Context, conf berth.Config) (*Engine, error) {
 	}}, nil
 }
 
-// containerdProgram has containerd's libraries, which are slow to start with.
+// containerdProgram is the program that links containerd's libraries, which slow its start down.
 const containerdProgram = "berth-containerd"
 
-// programOf finds a program beside this one, or where packages put it.
-func programOf(name string) (string, error) {
+// findProgram finds a program beside this one, or in /usr/lib/berth.
+func findProgram(name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("find this program: %w", err)
@@ -82,13 +82,13 @@ func programOf(name string) (string, error) {
 	return "", fmt.Errorf("there is no %s beside %s nor in /usr/lib/berth; install it", name, self)
 }
 
-// Become has this process go on as the engine's program. It returns only if it can't.
+// Become replaces this process by the engine's program (exec). It returns only on error.
 func (e Engine) Become(req engine.Request) error {
 	f, err := req.Write()
 	if err != nil {
 		return err
 	}
-	if fd := int(f.Fd()); fd == engine.RequestFD { // which is still to be closed on exec
+	if fd := int(f.Fd()); fd == engine.RequestFD { // dup would leave it close-on-exec
 		_, err = unix.FcntlInt(engine.RequestFD, unix.F_SETFD, 0)
 	} else {
 		err = unix.Dup2(fd, engine.RequestFD)
@@ -99,7 +99,8 @@ func (e Engine) Become(req engine.Request) error {
 	return fmt.Errorf("become %s: %w", e.program, unix.Exec(e.program, []string{filepath.Base(e.program)}, os.Environ()))
 }
 
-// Call has the program do something, and reads its answer into value, which may be nil.
+// Call runs the engine's program as a child with a request, and decodes the reply into value,
+// which may be nil.
 func (e Engine) Call(ctx context.Context, req engine.Request, value any, progress func(image.Progress)) (err error) {
 	f, err := req.Write()
 	if err != nil {
@@ -131,7 +132,7 @@ func (e Engine) Call(ctx context.Context, req engine.Request, value any, progres
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case ended != nil: // it has crashed or was killed, whatever it has answered
+	case ended != nil: // it has crashed or was killed: a reply doesn't count
 		return fmt.Errorf("%s ended early: %w", filepath.Base(e.program), ended)
 	case len(data) > 0 && value != nil:
 		err = errors.Join(err, json.Unmarshal(data, value))
@@ -139,8 +140,8 @@ func (e Engine) Call(ctx context.Context, req engine.Request, value any, progres
 	return err
 }
 
-// EngineFailedCommand says an error of an engine's program, which became this one again:
-// what to do about it is known here.
+// EngineFailedCommand prints an error of an engine's program with its advice. The engine's
+// program replaces itself by it.
 func EngineFailedCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "engine-failed",

@@ -18,18 +18,18 @@ import (
 // knows as word. The error is [ledger.ErrNotFound] if there is neither such a lease nor such a container.
 // A container without a lease and a word that matches several leases are other errors.
 func FindLease(ctx context.Context, view ledger.View, word string) (ledger.Status, error) {
-	found := leasesWhere(view, func(l ledger.Status) bool {
+	found := selectLeases(view, func(l ledger.Status) bool {
 		return word != "" && (l.ID == word || l.Owner.Container == word || l.Owner.Name == word)
 	})
 	if found == nil {
-		found = leasesWhere(view, func(l ledger.Status) bool {
+		found = selectLeases(view, func(l ledger.Status) bool {
 			return word != "" && (strings.HasPrefix(l.ID, word) || strings.HasPrefix(l.Owner.Container, word))
 		})
 	}
 	var containers []engines.Container
 	if found == nil && word != "" {
 		containers = engines.FindContainers(ctx, word)
-		found = leasesWhere(view, func(l ledger.Status) bool {
+		found = selectLeases(view, func(l ledger.Status) bool {
 			return slices.ContainsFunc(containers, func(c engines.Container) bool { return l.Owner.Container == c.ID })
 		})
 	}
@@ -53,8 +53,8 @@ func FindLease(ctx context.Context, view ledger.View, word string) (ledger.Statu
 	return ledger.Status{}, fmt.Errorf("%w%s", ledger.ErrNotFound, spell.Suggestion(word, known...))
 }
 
-// leasesWhere returns the leases that match.
-func leasesWhere(view ledger.View, matches func(ledger.Status) bool) (found []ledger.Status) {
+// selectLeases returns the leases of a view that match.
+func selectLeases(view ledger.View, matches func(ledger.Status) bool) (found []ledger.Status) {
 	for _, l := range view.Leases {
 		if matches(l) {
 			found = append(found, l)

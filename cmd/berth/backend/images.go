@@ -12,21 +12,22 @@ import (
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
-// ImageStore is where berth's own images are.
+// ImageStore returns the store of berth's own images.
 func ImageStore(conf berth.Config) image.Store {
 	return image.Store{Dir: filepath.Join(conf.Data, "images")}
 }
 
-// NewFetcher is the program that pulls images into berth's own store.
+// NewFetcher returns the engine whose program pulls images into berth's own store.
 func NewFetcher(c *cli.Context, conf berth.Config) (*Engine, error) {
-	program, err := programOf(containerdProgram)
+	program, err := findProgram(containerdProgram)
 	if err != nil {
 		return nil, err
 	}
 	return &Engine{program, engine.Request{Verb: "fetch", Store: ImageStore(conf).Dir, Access: registryAccess(conf, c.App.Version)}}, nil
 }
 
-// NewImageFetcher pulls images for tasks into the store (launcher.Options.Fetch).
+// NewImageFetcher returns a function that pulls images for tasks into the store
+// (launcher.Options.Fetch).
 func NewImageFetcher(c *cli.Context, conf berth.Config, progress func(image.Progress)) func(context.Context, string, image.Search) error {
 	return func(ctx context.Context, ref string, how image.Search) error {
 		e, err := NewFetcher(c, conf)

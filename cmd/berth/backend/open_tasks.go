@@ -10,13 +10,13 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// TaskStore is where this machine's tasks are.
+// TaskStore returns the store of berth's own tasks.
 func TaskStore(conf berth.Config) tasks.Store {
 	return tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}
 }
 
-// OpenTasks is where the tasks of this machine are. Their records hold environments
-// and commands: they are root's.
+// OpenTasks opens the tasks that the verb acts on. Only root can: the records hold
+// environments and commands.
 func OpenTasks(c *cli.Context) (Tasks, berth.Config, error) {
 	conf, err := verb.LoadConfig(c)
 	if err != nil {
@@ -51,11 +51,11 @@ func adoptOrphans(c *cli.Context, store tasks.Store) {
 	}
 }
 
-// Retention is what the configuration keeps of tasks that have ended.
+// Retention returns how long, and how many, ended tasks the configuration keeps.
 func Retention(conf berth.Config) control.Retention {
 	age, count, err := conf.Run.Retention()
 	if err != nil {
-		return control.Retention{} // it was checked when it was read
+		return control.Retention{} // can't happen: LoadConfig has checked it
 	}
 	return control.Retention{Age: age, Count: count}
 }

@@ -18,7 +18,7 @@ import (
 // configuration of registries, for the user that this process acts for. version is berth's.
 func registryAccess(conf berth.Config, version string) registry.Access {
 	a := registry.Access{Agent: "berth/" + version}
-	p := places{environment: os.Getenv}
+	p := userFiles{environment: os.Getenv}
 	if os.Geteuid() == 0 {
 		p.invoker, p.ownerOf = findInvoker(os.Getenv), findForeignOwner
 	}
@@ -32,8 +32,8 @@ func registryAccess(conf berth.Config, version string) registry.Access {
 	return a
 }
 
-// places finds the files of docker and podman.
-type places struct {
+// userFiles finds the configuration files of docker and podman.
+type userFiles struct {
 	environment func(string) string
 	// invoker is the user for whom root acts, nil for none.
 	invoker *registry.User
@@ -45,7 +45,7 @@ type places struct {
 
 // credentialFiles returns the files to search, in this order, and the file in which berth login stores a
 // login. Files of the invoker come before root's own.
-func (p places) credentialFiles() (files []registry.CredentialFile, login registry.CredentialFile) {
+func (p userFiles) credentialFiles() (files []registry.CredentialFile, login registry.CredentialFile) {
 	add := func(user *registry.User, path ...string) {
 		if path[0] == "" { // unknown
 			return
@@ -87,7 +87,7 @@ func (p places) credentialFiles() (files []registry.CredentialFile, login regist
 
 // ownHome returns the home directory of this process's user. For root it ignores a HOME that another
 // user can change, which sudo may leave.
-func (p places) ownHome() string {
+func (p userFiles) ownHome() string {
 	home := p.environment("HOME")
 	if home == "" || p.ownerOf == nil || p.ownerOf(home) == nil {
 		return home
@@ -98,8 +98,8 @@ func (p places) ownHome() string {
 	return "/root"
 }
 
-// ownSettings is the directory of this user's configuration files.
-func (p places) ownSettings() string {
+// ownSettings returns the directory of this user's configuration files.
+func (p userFiles) ownSettings() string {
 	settings := p.environment("XDG_CONFIG_HOME")
 	if settings != "" && (p.ownerOf == nil || p.ownerOf(settings) == nil) {
 		return settings

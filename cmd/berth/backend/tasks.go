@@ -17,7 +17,7 @@ import (
 // Tasks is the store of the tasks that a verb acts on: those of berth itself, or those of an engine.
 type Tasks struct {
 	tasks.Store
-	Native tasks.Store     // the store of berth itself, also where Engine is set
+	Native tasks.Store     // the store of berth itself, also if Engine is set
 	ctx    context.Context //nolint:containedctx // of the command line's one verb
 	Engine *Engine         // nil for berth itself
 }
@@ -31,7 +31,7 @@ func (k Tasks) List() ([]tasks.Task, error) {
 	return all, k.askEngine(k.ctx, engine.Request{Verb: "list"}, &all)
 }
 
-// ListUnended is List without tasks that have ended and are kept; an engine lists those, too.
+// ListUnended returns the tasks that have not ended. With an engine it returns all tasks.
 func (k Tasks) ListUnended() ([]tasks.Task, error) {
 	if k.Engine == nil {
 		return k.Store.ListUnended()
@@ -39,32 +39,33 @@ func (k Tasks) ListUnended() ([]tasks.Task, error) {
 	return k.List()
 }
 
-// Find returns the task that a person means.
+// Find returns the task with this name, id or beginning of an id. If another engine has it,
+// the error Is ErrElsewhere.
 func (k Tasks) Find(word string) (tasks.Task, error) {
 	t, err := k.findTask(word)
 	if !errors.Is(err, tasks.ErrNotFound) {
 		return t, err
 	}
-	if flag := k.engineThatHas(word); flag != "" {
-		return t, fmt.Errorf("task %q isn't here: %w --engine %s", word, ErrElsewhere, flag)
+	if flag := k.findOtherEngine(word); flag != "" {
+		return t, fmt.Errorf("there is no task %q here: %w --engine %s", word, ErrElsewhere, flag)
 	}
 	return t, err
 }
 
-// engineThatHas returns the flag of another engine that has the task, or "". It reads berth's records and calls no
+// findOtherEngine returns the flag of another engine that has the task, or "". It reads berth's records and calls no
 // engine.
-func (k Tasks) engineThatHas(word string) string {
+func (k Tasks) findOtherEngine(word string) string {
 	if k.Engine != nil {
 		if _, err := k.Native.Find(word); err == nil {
 			return "native"
 		}
 	}
 	usual := engine.Store(k.Native, "").Data
-	places, err := filepath.Glob(filepath.Join(filepath.Dir(usual), "*"))
+	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(usual), "*"))
 	if err != nil {
 		return ""
 	}
-	for _, dir := range places {
+	for _, dir := range dirs {
 		if dir == k.Data {
 			continue
 		}
@@ -89,7 +90,7 @@ func (k Tasks) findTask(word string) (tasks.Task, error) {
 	return tasks.Choose(all, word)
 }
 
-// Ended says whether nothing more comes of a task.
+// Ended reports whether a task has ended and will write no more output.
 func (k Tasks) Ended(id string) bool {
 	if k.Engine != nil {
 		if x, err := k.Exit(id); err != nil || x != nil {
@@ -133,7 +134,7 @@ func (k Tasks) Wait(ctx context.Context, t tasks.Task) (code int, err error) {
 	return code, err
 }
 
-// Remove removes what is kept of a task.
+// Remove removes the record and files of a task.
 func (k Tasks) Remove(ctx context.Context, t tasks.Task, force bool) error {
 	if k.Engine == nil {
 		return control.Remove(ctx, k.Store, t, force)
@@ -141,7 +142,8 @@ func (k Tasks) Remove(ctx context.Context, t tasks.Task, force bool) error {
 	return k.askEngine(ctx, engine.Request{Verb: "remove", Task: t.ID, Force: force}, nil)
 }
 
-// Exec runs a command in a task. With an engine this process becomes it.
+// Exec runs a command in a task. With an engine this process replaces itself by the
+// engine's program.
 func (k Tasks) Exec(ctx context.Context, t tasks.Task, in control.ExecOptions) (int, error) {
 	if k.Engine == nil {
 		return control.Exec(ctx, k.Store, t, in)
@@ -151,5 +153,5 @@ func (k Tasks) Exec(ctx context.Context, t tasks.Task, in control.ExecOptions) (
 	return verb.ExitBerth, k.Engine.Become(req)
 }
 
-// ErrElsewhere: there is such a task, which another engine runs.
+// ErrElsewhere means that another engine runs the task.
 var ErrElsewhere = errors.New("it is a task of")

@@ -23,9 +23,9 @@ func TestFindElsewhere(t *testing.T) {
 	put(strange, "cccccccccccc", "far")
 	k := Tasks{Store: native, Native: native}
 	for _, tt := range []struct{ word, want string }{
-		{"train", `task "train" isn't here: it is a task of --engine containerd`},
-		{"bbbbbb", `task "bbbbbb" isn't here: it is a task of --engine containerd`},
-		{"far", `task "far" isn't here: it is a task of --engine containerd with the --containerd-address that it was run with`},
+		{"train", `there is no task "train" here: it is a task of --engine containerd`},
+		{"bbbbbb", `there is no task "bbbbbb" here: it is a task of --engine containerd`},
+		{"far", `there is no task "far" here: it is a task of --engine containerd with the --containerd-address that it was run with`},
 		{"nobody", `task "nobody": there is no such task`},
 	} {
 		_, err := k.Find(tt.word)
@@ -38,7 +38,7 @@ func TestFindElsewhere(t *testing.T) {
 	}
 	theirs := Tasks{Store: usual, Native: native, Engine: &Engine{}}
 	for word, want := range map[string]string{"own": "native", "train": "", "nobody": ""} {
-		if got := theirs.engineThatHas(word); got != want {
+		if got := theirs.findOtherEngine(word); got != want {
 			t.Errorf("%s is a task of %q, want %q", word, got, want)
 		}
 	}

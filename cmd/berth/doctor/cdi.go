@@ -16,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/foreign"
 	"github.com/berth-gpu/berth/cdi/menu"
 	"github.com/berth-gpu/berth/cdi/registry"
+	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -24,13 +25,13 @@ const maxSpec = 16 << 20
 // ownSpec is one of berth's CDI specs.
 type ownSpec struct {
 	kind, path string
-	// want is what discovery would write now, nil for no file. have is what is there;
-	// missing means that nothing is.
+	// want is the text that discovery would write now, nil for no file. have is the file's
+	// text; missing means that there is no file.
 	want, have []byte
 	missing    bool
 }
 
-func (e *exam) checkOwnSpecs(r *report) error {
+func (e *examination) checkOwnSpecs(r *report) error {
 	m, err := berth.LoadMenu(e.Config)
 	if errors.Is(err, fs.ErrPermission) {
 		return err
@@ -46,7 +47,7 @@ func (e *exam) checkOwnSpecs(r *report) error {
 	}
 	s, err := e.readSnapshot()
 	if err != nil {
-		return nil //nolint:nilerr // reported by snapshot.fresh, whose fix writes the specs, too
+		return nil //nolint:nilerr // reported by snapshot.fresh, whose fix also writes the specs
 	}
 	var specs []ownSpec
 	for _, kind := range m.Kinds {
@@ -76,7 +77,7 @@ func decideOwnSpecs(r *report, dir string, searched bool, specs []ownSpec) {
 		case s.missing:
 			r.warn(r.command("discover"), "there is no %s: --device %s=1 is refused", s.path, s.kind)
 		case !bytes.Equal(s.have, s.want):
-			r.warn(r.command("discover"), "%s isn't what the node has now", s.path)
+			r.warn(r.command("discover"), "%s doesn't fit the node's present devices", s.path)
 		default:
 			devices += bytes.Count(s.have, []byte(`"name"`))
 		}
@@ -84,12 +85,12 @@ func decideOwnSpecs(r *report, dir string, searched bool, specs []ownSpec) {
 	if !searched {
 		r.warn("add it to host.cdi, or "+r.command("cdi generate"), "berth's specs are in %s, where host.cdi doesn't look", dir)
 	}
-	r.okOtherwise("%s in %s, %s", strings.Join(kinds, ", "), dir, countOf(devices, "device"))
+	r.okUnlessReported("%s in %s, %s", strings.Join(kinds, ", "), dir, output.FormatCount(devices, "device"))
 }
 
 // findForeignMenu looks for a spec of berth's devices that berth has not written; "" if
 // there is none.
-func (e *exam) findForeignMenu() (path string, devices int) {
+func (e *examination) findForeignMenu() (path string, devices int) {
 	for _, dir := range e.Config.Host.CDI {
 		path := filepath.Join(dir, menu.FileName(menu.KindGPUs))
 		if s, err := registry.Validate(path); err == nil {
@@ -104,7 +105,7 @@ func decideForeignMenu(r *report, path string, devices int) {
 		r.warn(r.command("cdi generate"), "there are no devices berth/gpus=…, so --device berth/gpus=2 is refused")
 		return
 	}
-	r.ok("%s, %s", path, countOf(devices, "device"))
+	r.ok("%s, %s", path, output.FormatCount(devices, "device"))
 }
 
 // otherSpecs are the specs of other vendors.
@@ -130,7 +131,7 @@ type staleSpec struct {
 	gone   []string
 }
 
-func (e *exam) checkOtherSpecs(r *report) error {
+func (e *examination) checkOtherSpecs(r *report) error {
 	all := registry.Read(e.Config.Host.CDI)
 	facts := otherSpecs{count: len(all.Specs), nvidiaCTK: e.Find("nvidia-ctk")}
 	for _, p := range all.Problems {
@@ -149,9 +150,9 @@ func (e *exam) checkOtherSpecs(r *report) error {
 	return nil
 }
 
-// decideOtherSpecs reports specs that can't be read, contradict each other, or are stale:
-// after an upgrade of the driver NVIDIA's name files that are gone, and no container
-// starts.
+// decideOtherSpecs reports specs that can't be read, define the same device, or are stale:
+// after an upgrade of the driver, NVIDIA's specs name files that are gone, and no container
+// with their devices starts.
 func decideOtherSpecs(r *report, f otherSpecs) {
 	for _, p := range f.problems {
 		fix := "mv " + p.path + " " + p.path + ".broken, or correct it: " + r.command("cdi validate")
@@ -164,16 +165,16 @@ func decideOtherSpecs(r *report, f otherSpecs) {
 		r.warn(fix, "%s: %s", p.path, p.reason)
 	}
 	for _, s := range f.stale {
-		fix := "have its vendor's program write it anew"
+		fix := "have its vendor's program write it again"
 		if s.nvidia {
 			fix = cmp.Or(f.nvidiaCTK, "nvidia-ctk") + " cdi generate --output=" + s.path
 		}
-		r.warn(fix+", or mv "+s.path+" "+s.path+".stale", "%s is stale: there is no %s, so no container with its devices starts", s.path, listSome(s.gone))
+		r.warn(fix+", or mv "+s.path+" "+s.path+".stale", "%s is stale: there is no %s, so no container with its devices starts", s.path, listFirst(s.gone))
 	}
-	r.okOtherwise("%s of others", countOf(f.count, "spec"))
+	r.okUnlessReported("%s of others", output.FormatCount(f.count, "spec"))
 }
 
-// missingFiles returns what a spec names of the host and isn't there.
+// missingFiles returns the files of the host that a spec names and that don't exist.
 func missingFiles(s foreign.Spec) (gone []string) {
 	add := func(path string) {
 		if _, err := os.Stat(path); filepath.IsAbs(path) && errors.Is(err, fs.ErrNotExist) {

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-func (e *exam) checkCgroups(r *report) error {
+func (e *examination) checkCgroups(r *report) error {
 	h, err := cgroup.Detect(e.Config.Host.Cgroup)
 	if err != nil {
 		r.fail("mount -t cgroup2 cgroup2 /sys/fs/cgroup, or set host.cgroup", "%v", err)
@@ -44,7 +44,7 @@ func limitControllers() [][2]string {
 	return [][2]string{{"cpu", "--cpus"}, {"cpuset", "--cpuset-cpus"}, {"memory", "--memory"}, {"pids", "--pids-limit"}}
 }
 
-func (e *exam) checkControllers(r *report) error {
+func (e *examination) checkControllers(r *report) error {
 	h, err := cgroup.Detect(e.Config.Host.Cgroup)
 	if err != nil {
 		return nil //nolint:nilerr // reported by cgroups.version
@@ -82,10 +82,10 @@ func decideControllers(r *report, h cgroup.Hierarchy, present map[string]bool, t
 	for _, fix := range fixes {
 		r.warn(fix, "berth run sets no limits without the controllers that are missing: %s", strings.Join(missing[fix], ", "))
 	}
-	r.okOtherwise("%s", strings.Join(all, ", "))
+	r.okUnlessReported("%s", strings.Join(all, ", "))
 }
 
-// controllerFix says how a missing controller becomes available.
+// controllerFix returns the fix that makes a missing controller available.
 func controllerFix(h cgroup.Hierarchy, name, table string) string {
 	for line := range strings.Lines(table) {
 		f := strings.Fields(line)
@@ -96,7 +96,7 @@ func controllerFix(h cgroup.Hierarchy, name, table string) string {
 		case f[3] == "0":
 			return "boot with cgroup_enable=" + name
 		case h.Version == cgroup.V2 && f[1] != "0":
-			return "boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all, for version 1 has it"
+			return "boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all, because a version 1 hierarchy has it"
 		case h.Version == cgroup.V1:
 			at := filepath.Join(h.Mount, name)
 			return fmt.Sprintf("mkdir -p %s && mount -t cgroup -o %s cgroup %s", at, name, at)
@@ -107,7 +107,7 @@ func controllerFix(h cgroup.Hierarchy, name, table string) string {
 
 // checkDeviceRules loads a device program and closes it again: on version 2 device rules
 // are BPF programs, and not every process may load those.
-func (e *exam) checkDeviceRules(r *report) error {
+func (e *examination) checkDeviceRules(r *report) error {
 	h, err := cgroup.Detect(e.Config.Host.Cgroup)
 	switch {
 	case err != nil:

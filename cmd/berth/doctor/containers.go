@@ -6,8 +6,8 @@ import (
 )
 
 // checkRunningContainers reports running containers that could open accelerators beyond
-// their leases: those that berth discover would close, and those that it can't.
-func (e *exam) checkRunningContainers(r *report) error {
+// their leases, whether berth discover can close these or not.
+func (e *examination) checkRunningContainers(r *report) error {
 	node, err := berth.Open(e.Config)
 	switch {
 	case err != nil:
@@ -25,11 +25,11 @@ func (e *exam) checkRunningContainers(r *report) error {
 
 func decideRunningContainers(r *report, wide []guard.WideContainer) {
 	for _, c := range wide {
-		fix := "start it anew with berth as its runtime"
+		fix := "start it again with berth as its runtime"
 		if c.CanNarrow {
 			fix = r.command("discover")
 		}
 		r.warn(fix, "container %s (%s) could open accelerators that it holds no lease of: %s", c.ID, c.Root, c.Why)
 	}
-	r.okOtherwise("none opens accelerators beyond its lease")
+	r.okUnlessReported("none opens accelerators beyond its lease")
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Below these limits an image or a driver may not fit: a driver's files are half a GiB, an
-// image is several.
+// Limits of free space. A driver's files take half a GiB, an image several GiB.
 const (
 	mib          = 1 << 20
 	littleData   = 2 << 10 // MiB
@@ -28,13 +27,13 @@ type fileSystem struct {
 	path string
 	// mount is where the file system is mounted, kind its name in mountinfo.
 	mount, kind string
-	// refused is why no file can be made in the directory, nil if one can.
+	// refused is the error of creating a file in the directory, nil if it works.
 	refused error
 	unix.Statfs_t
 }
 
 // readFileSystem reads the file system that a path is on, or will be on.
-func (e *exam) readFileSystem(path string) (fileSystem, error) {
+func (e *examination) readFileSystem(path string) (fileSystem, error) {
 	f := fileSystem{path: path}
 	dir := existingAncestor(path)
 	if err := unix.Statfs(dir, &f.Statfs_t); err != nil {
@@ -45,9 +44,9 @@ func (e *exam) readFileSystem(path string) (fileSystem, error) {
 	return f, nil
 }
 
-// tryFile makes a file without a name in a directory and drops it. A file system that the kernel
-// made read-only after an error needn't say so in statfs(2). Those that can't make such files
-// and directories of other users aren't tried.
+// tryFile creates an unnamed file (O_TMPFILE) in a directory and closes it. A file system that
+// the kernel made read-only after an error may not show that in statfs(2). File systems without
+// O_TMPFILE, and directories of other users, aren't tried.
 func tryFile(dir string) error {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	switch {
@@ -70,7 +69,7 @@ func existingAncestor(path string) string {
 }
 
 // mountOf returns where the file system of a path is mounted, and its kind, for messages.
-func (e *exam) mountOf(path string) (mount, kind string) {
+func (e *examination) mountOf(path string) (mount, kind string) {
 	const most = 16 << 20
 	table, err := smallfile.Read(e.host.ProcPath("self/mountinfo"), most)
 	if err != nil {
@@ -102,7 +101,7 @@ func findMount(table, path string) (mount, kind string) {
 	return mount, kind
 }
 
-func (e *exam) checkDataMounts(r *report) error {
+func (e *examination) checkDataMounts(r *report) error {
 	state, err := e.readFileSystem(e.Config.State)
 	if err != nil {
 		return err
@@ -116,8 +115,8 @@ func (e *exam) checkDataMounts(r *report) error {
 }
 
 // decideDataMounts reports file systems on which berth can't write, from which containers can't
-// load libraries, or on which those of berth run can't write. Programs of berth run's containers
-// run whatever the mount says: overlayfs doesn't take over noexec, and runtimes drop it.
+// load libraries, or on which containers of berth run can't write. Programs in containers of
+// berth run start in spite of noexec: overlayfs doesn't inherit it, and runtimes drop it.
 func decideDataMounts(r *report, state, data fileSystem) {
 	all := []fileSystem{state, data}
 	if state.path == data.path {
@@ -126,9 +125,9 @@ func decideDataMounts(r *report, state, data fileSystem) {
 	for _, f := range all {
 		switch {
 		case f.Flags&unix.ST_RDONLY == 0 && errors.Is(f.refused, unix.EROFS):
-			r.fail("repair the file system at "+f.mount+" with fsck: dmesg says what happened", "%s is on a file system that the kernel has made read-only after an error", f.path)
+			r.fail("repair the file system at "+f.mount+" with fsck: dmesg has the error", "%s is on a file system that the kernel has made read-only after an error", f.path)
 		case f.Flags&unix.ST_RDONLY == 0 && f.refused != nil && !errors.Is(f.refused, unix.ENOSPC):
-			r.fail("repair the file system at "+f.mount+": dmesg says what happened", "no file can be made in %s: %v", f.path, f.refused)
+			r.fail("repair the file system at "+f.mount+": dmesg has the error", "no file can be created in %s: %v", f.path, f.refused)
 		case f.Flags&unix.ST_RDONLY != 0:
 			r.fail("mount -o remount,rw "+f.mount, "%s is on a file system that is mounted read-only", f.path)
 		}
@@ -143,7 +142,7 @@ func decideDataMounts(r *report, state, data fileSystem) {
 	if kind != "" {
 		r.warn("set data in "+r.configPath+" to a directory on ext4, xfs, btrfs or tmpfs", "%s is on %s, on which no container of berth run can write: overlayfs can't", data.path, kind)
 	}
-	r.okOtherwise("%s and %s can be written", state.path, data.path)
+	r.okUnlessReported("%s and %s can be written", state.path, data.path)
 }
 
 // noUpperLayer returns the file systems that can't be the upper layer of an overlay, by
@@ -155,7 +154,7 @@ func noUpperLayer() map[int64]string {
 	}
 }
 
-func (e *exam) checkDataSpace(r *report) error {
+func (e *examination) checkDataSpace(r *report) error {
 	state, err := e.readFileSystem(e.Config.State)
 	if err != nil {
 		return err
@@ -166,7 +165,7 @@ func (e *exam) checkDataSpace(r *report) error {
 	}
 	decideSpace(r, state, 0, minimalState, "umount what fills "+state.mount+", or make it larger: mount -o remount,size=64m")
 	decideSpace(r, data, littleData, minimalData, r.command("prune --all")+", or a larger disk for "+data.mount)
-	r.okOtherwise("%d GiB free for %s", data.freeMiB()>>10, data.path)
+	r.okUnlessReported("%d GiB free for %s", data.freeMiB()>>10, data.path)
 	return nil
 }
 

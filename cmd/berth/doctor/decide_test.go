@@ -75,7 +75,7 @@ func TestDecideDriver(t *testing.T) {
 		{"two libraries", library(map[string]string{"/a.so": "540.2", "/b.so": "550.1"}), []string{"warning: the kernel's module is 550.1, and another installation is beside it: /a.so is 540.2 -> remove it, and call ldconfig"}},
 		{"lost", func(r *report) {
 			decideLostGPUs(r, []gpu.GPU{{Index: 0}, {Index: 3, PCI: "0000:03:00.0", Lost: "it fell off the bus"}}, nil)
-		}, []string{"warning: GPU 3 (0000:03:00.0) is lost: it fell off the bus -> the kernel's log has the reason (dmesg | grep NVRM); when it is back, berth discover"}},
+		}, []string{"warning: GPU 3 (0000:03:00.0) is lost: it fell off the bus -> dmesg | grep NVRM shows the reason; when the GPU is back, berth discover"}},
 		{"none lost", func(r *report) { decideLostGPUs(r, []gpu.GPU{{}}, nil) }, []string{"ok: no GPU is lost"}},
 		{"called lost", func(r *report) {
 			decideLostGPUs(r, []gpu.GPU{{PCI: "a"}, {Index: 1, PCI: "b"}}, []driver.Xid{{PCI: "b", Code: driver.XidOffBus}})
@@ -105,7 +105,7 @@ func TestDecideNodes(t *testing.T) {
 		return func(r *report) { decideNodeModes(r, f, err, "/dev") }
 	}
 	links := func(f nodeFacts) func(r *report) { return func(r *report) { decideLinks(r, f) } }
-	const unmanaged = ", and berth is to leave them alone (NVreg_ModifyDeviceFiles=0) -> rm -f /dev/nvidia0 && mknod -m 666 /dev/nvidia0 c 195 0"
+	const unmanaged = ", and berth must not change them (NVreg_ModifyDeviceFiles=0) -> rm -f /dev/nvidia0 && mknod -m 666 /dev/nvidia0 c 195 0"
 	testDecisions(t, []decision{
 		{"no driver", there(facts(false)), nil},
 		{"fine", there(facts(false, good, good)), []string{"ok: 2 device nodes"}},
@@ -114,13 +114,13 @@ func TestDecideNodes(t *testing.T) {
 		{"other numbers", there(facts(false, other)), []string{"failure: the numbers are those of an earlier load of the module: /dev/nvidia0 is 499:0 and not 195:0 -> berth discover"}},
 		{"other numbers, of others", there(facts(true, other)), []string{"failure: the numbers are those of an earlier load of the module: /dev/nvidia0 is 499:0 and not 195:0" + unmanaged}},
 		{"a directory", there(facts(false, wrong)), []string{"failure: no character device: /dev/nvidia0 -> rm -r /dev/nvidia0 && berth discover"}},
-		{"modes", modes(facts(false, good), nil), []string{"ok: 0666, as the driver wants them"}},
-		{"modes of what isn't there", modes(facts(false, missing, wrong), nil), []string{"ok: 0666, as the driver wants them"}},
-		{"closed", modes(facts(false, closed), nil), []string{"warning: the driver wants its nodes to be for more users: /dev/nvidia0 (0600) -> chmod 0666 /dev/nvidia0"}},
+		{"modes", modes(facts(false, good), nil), []string{"ok: 0666, as the driver sets them"}},
+		{"modes of what isn't there", modes(facts(false, missing, wrong), nil), []string{"ok: 0666, as the driver sets them"}},
+		{"closed", modes(facts(false, closed), nil), []string{"warning: fewer users can open these nodes than the driver allows: /dev/nvidia0 (0600) -> chmod 0666 /dev/nvidia0"}},
 		{"nodev", modes(facts(false, good), unix.EACCES), []string{"failure: no device can be opened where /dev/nvidiactl is: it is mounted with nodev -> mount -o remount,dev /dev"}},
-		{"nodev, for a user", asUser(modes(facts(false, good), unix.EACCES)), []string{"ok: 0666, as the driver wants them"}},
+		{"nodev, for a user", asUser(modes(facts(false, good), unix.EACCES)), []string{"ok: 0666, as the driver sets them"}},
 		{"device rules", modes(facts(false, good), unix.EPERM), []string{"warning: the device rules of this process's cgroup keep /dev/nvidiactl closed -> call berth outside of this container, or of this service"}},
-		{"no control node", modes(facts(false, good), unix.ENOENT), []string{"ok: 0666, as the driver wants them"}},
+		{"no control node", modes(facts(false, good), unix.ENOENT), []string{"ok: 0666, as the driver sets them"}},
 		{"links", links(facts(false, good)), []string{"ok: 1 link in /dev/char"}},
 		{"links of no driver", links(facts(false)), nil},
 		{"no link", links(facts(false, good, missing)), []string{"warning: no link to a device: /dev/char/195:0; with systemd's cgroups, containers lose GPUs at systemctl daemon-reload -> berth discover"}},
@@ -142,14 +142,14 @@ func TestDecideRuntime(t *testing.T) {
 	}
 	const set = `set runtime = "runc" in /etc/berth/config.toml`
 	testDecisions(t, []decision{
-		{"none", runtime(runtimeFacts{}), []string{"failure: neither crun nor runc is there, and no other is configured -> install crun or runc, or set runtime"}},
-		{"none of that name", runtime(runtimeFacts{asked: "krun"}), []string{"failure: there is no krun, which runtime names -> install it, or set another"}},
-		{"none there", runtime(runtimeFacts{asked: "/x/krun"}), []string{"failure: /x/krun is no program that can be run, and runtime names it -> install it, or set another"}},
+		{"none", runtime(runtimeFacts{}), []string{"failure: neither crun nor runc is installed, and no other runtime is configured -> install crun or runc, or set runtime"}},
+		{"none of that name", runtime(runtimeFacts{asked: "krun"}), []string{"failure: runtime names krun, which isn't in PATH -> install it, or set another runtime"}},
+		{"none there", runtime(runtimeFacts{asked: "/x/krun"}), []string{"failure: runtime names /x/krun, which is no executable program -> install it, or set another runtime"}},
 		{"itself", runtime(runtimeFacts{asked: "x", path: "/x", isBerth: true}), []string{"failure: /x is berth-runtime itself, which would call itself for ever -> set runtime in /etc/berth/config.toml to the path of crun or runc"}},
 		{"crun", runtime(runtimeFacts{path: "/usr/bin/crun"}), []string{"ok: berth-runtime becomes /usr/bin/crun"}},
 		{"broken", version(versionFacts{path: "/usr/bin/runc", err: errors.New("exit status 3")}), []string{"failure: /usr/bin/runc can't be run: exit status 3 -> install it again"}},
 		{"another one, broken", version(versionFacts{path: "/x/krun", err: errors.New("exit status 3")}), []string{"warning: /x/krun --version: exit status 3 -> see whether it works: /x/krun --help"}},
-		{"no version", version(versionFacts{path: "/x/krun", output: "krun 1.0\n"}), []string{"ok: /x/krun says nothing of its version"}},
+		{"no version", version(versionFacts{path: "/x/krun", output: "krun 1.0\n"}), []string{"ok: /x/krun doesn't print its version"}},
 		{"runc", version(versionFacts{path: "/usr/bin/runc", output: "runc version 1.1.5+ds1\n", cgroups: cgroup.Hierarchy{Hybrid: true}}), []string{"ok: runc 1.1.5+ds1"}},
 		{"old crun", version(old), []string{"warning: crun 1.8.1 wants to lift its limit of locked memory, which needs CAP_SYS_RESOURCE, and this process hasn't got it -> install crun 1.9 or newer, or install runc, and " + set}},
 		{"old crun, may lift", version(change(func(f *versionFacts) { f.mayLiftMemlock = true })), []string{"ok: crun 1.8.1"}},
@@ -201,7 +201,7 @@ func TestDecideKernel(t *testing.T) {
 		{"calls", func(r *report) { decideSystemCalls(r, "6.12", nil) }, []string{"ok: Linux 6.12"}},
 		{"calls missing", func(r *report) { decideSystemCalls(r, "5.4", []string{"openat2", "mount_setattr"}) }, []string{"failure: Linux 5.4 is without openat2, mount_setattr -> boot Linux 5.12 or newer"}},
 		{"overlay", overlay("nodev\toverlay\n", "", nil), []string{"ok: overlayfs is there"}},
-		{"a module", overlay("nodev\toverlayx\n", "kernel/fs/overlayfs/overlay.ko.xz:\n", nil), []string{"ok: overlayfs is a module, which the first mount loads"}},
+		{"a module", overlay("nodev\toverlayx\n", "kernel/fs/overlayfs/overlay.ko.xz:\n", nil), []string{"ok: overlayfs is a module, and the first mount loads it"}},
 		{"none", overlay("", "", fs.ErrNotExist), []string{"warning: there is no overlayfs, so berth run can't make roots" + modprobe}},
 		{"none known", overlay("", "", fs.ErrPermission), []string{"warning: there is no overlayfs, so berth run can't make roots: permission denied" + modprobe}},
 	})
@@ -226,7 +226,7 @@ func TestDecideCgroups(t *testing.T) {
 			decideControllers(r, v2, map[string]bool{"cpu": true, "cpuset": true, "memory": true, "pids": true}, table)
 		}, []string{"ok: cpu, cpuset, memory, pids"}},
 		{"none", func(r *report) { decideControllers(r, v2, nil, table) }, []string{
-			"warning: berth run sets no limits without the controllers that are missing: cpu (--cpus), cpuset (--cpuset-cpus) -> boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all, for version 1 has it",
+			"warning: berth run sets no limits without the controllers that are missing: cpu (--cpus), cpuset (--cpuset-cpus) -> boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all, because a version 1 hierarchy has it",
 			"warning: berth run sets no limits without the controllers that are missing: memory (--memory) -> boot with cgroup_enable=memory",
 			"warning: berth run sets no limits without the controllers that are missing: pids (--pids-limit) -> a kernel with the controller pids",
 		}},
@@ -272,8 +272,8 @@ func TestDecideData(t *testing.T) {
 		}},
 		{"one directory", mounts(at("/data", readOnly), at("/data", readOnly)), []string{"failure: /data is on a file system that is mounted read-only -> mount -o remount,rw /mnt"}},
 		{"noexec", mounts(at("/state", noexec), at("/data", noexec)), []string{"warning: /data is on a file system that is mounted with noexec: containers that berth-hook prepares, and those of engines without root, can't load the driver's libraries -> mount -o remount,exec /mnt"}},
-		{"read-only after an error", mounts(state, refused(unix.EROFS)), []string{"failure: /data is on a file system that the kernel has made read-only after an error -> repair the file system at /mnt with fsck: dmesg says what happened"}},
-		{"errors", mounts(state, refused(unix.EIO)), []string{"failure: no file can be made in /data: input/output error -> repair the file system at /mnt: dmesg says what happened"}},
+		{"read-only after an error", mounts(state, refused(unix.EROFS)), []string{"failure: /data is on a file system that the kernel has made read-only after an error -> repair the file system at /mnt with fsck: dmesg has the error"}},
+		{"errors", mounts(state, refused(unix.EIO)), []string{"failure: no file can be created in /data: input/output error -> repair the file system at /mnt: dmesg has the error"}},
 		{"NFS", mounts(state, at("/data", func(st *unix.Statfs_t) { st.Type = unix.NFS_SUPER_MAGIC })), []string{"warning: /data is on NFS, on which no container of berth run can write: overlayfs can't -> set data in /etc/berth/config.toml to a directory on ext4, xfs, btrfs or tmpfs"}},
 		{"space", free(5000, 1<<20), nil},
 		{"little space", free(2047, 1<<20), []string{"warning: 2047 MiB are free for /data, and an image or a new driver may need more -> make room"}},
@@ -284,7 +284,7 @@ func TestDecideData(t *testing.T) {
 			"warning: /dev/shm of containers with GPUs is 64000000 bytes: NCCL ends with \"no space left on device\" -> set policy.shm = \"50%\" in /etc/berth/config.toml",
 			"warning: /dev/shm of the machine, which tasks with its ipc namespace use, has 64 MiB -> mount -o remount,size=50% /mnt",
 		}},
-		{"the engine's shared memory", shm("engine", 1024), []string{"warning: /dev/shm of containers with GPUs is what the engine gives everybody, 64 MiB: NCCL ends with \"no space left on device\" -> set policy.shm = \"50%\" in /etc/berth/config.toml"}},
+		{"the engine's shared memory", shm("engine", 1024), []string{"warning: /dev/shm of containers with GPUs is the engine's default, 64 MiB: NCCL ends with \"no space left on device\" -> set policy.shm = \"50%\" in /etc/berth/config.toml"}},
 	})
 }
 
@@ -313,11 +313,11 @@ func TestDecideRecords(t *testing.T) {
 		{"no lease", lease(leases(), nil), []string{"ok: 0 leases, 0 waiting"}},
 		{"never started", lease(leases(unstarted, fresh), nil), []string{
 			"ok: 2 leases, 0 waiting",
-			"warning: container c1 holds lease a1 since 2026-01-02T03:04:05Z and was never started: the process that should start it is gone -> berth release --force a1",
+			"warning: container c1 holds lease a1 since 2026-01-02T03:04:05Z and was never started: the process that should start it has ended -> berth release --force a1",
 		}},
 		{"leases", lease(leases(held, gone, leaving), nil), []string{
 			"ok: 3 leases, 0 waiting",
-			"warning: the holder of lease a1 is gone (its process is gone); the next request for GPUs finds that as well -> berth release a1",
+			"warning: the holder of lease a1 is dead (its process is gone); the next request for GPUs also releases it -> berth release a1",
 			"warning: lease a1: processes are left -> berth release a1, or wait until its holder ends",
 		}},
 		{"damaged", lease(leases(), fmt.Errorf("ledger: %w", ledger.ErrCorrupt)), []string{"failure: ledger: " + ledger.ErrCorrupt.Error() + " -> berth repair"}},
@@ -326,9 +326,9 @@ func TestDecideRecords(t *testing.T) {
 		{"hidden", lease(leases(), fs.ErrPermission), []string{"failure: returned permission denied"}},
 		{"no tasks", records(), []string{"ok: 0 tasks, 0 running"}},
 		{"tasks", records(running, taskFact{}), []string{"ok: 2 tasks, 1 running"}},
-		{"a task without a monitor", records(running, taskFact{}, orphan), []string{"warning: task train has no monitor any more: until the next berth command nobody reads its output or notices its end -> berth ps"}},
+		{"a task without a monitor", records(running, taskFact{}, orphan), []string{"warning: task train has no monitor: until the next berth command its output isn't logged and its end isn't recorded -> berth ps"}},
 		{"a task that is being made", records(taskFact{err: fs.ErrNotExist}), []string{"ok: 1 task, 0 running"}},
-		{"a record that can't be read", records(taskFact{id: "ba98", err: fs.ErrInvalid, dir: "/data/tasks/ba98"}), []string{"failure: invalid argument -> look at /data/tasks/ba98: a newer berth has written it, or it can't be read at all"}},
+		{"a record that can't be read", records(taskFact{id: "ba98", err: fs.ErrInvalid, dir: "/data/tasks/ba98"}), []string{"failure: invalid argument -> look at /data/tasks/ba98: a newer berth has written it, or it is damaged"}},
 	})
 }
 
@@ -346,7 +346,7 @@ func TestDecideSpecs(t *testing.T) {
 		{"own", own(true, spec), []string{"ok: berth/gpus in /etc/cdi, 2 devices"}},
 		{"own, of no device", own(true, none), []string{"ok: berth/gpus in /etc/cdi, 0 devices"}},
 		{"own, missing", own(true, missing), []string{"warning: there is no /etc/cdi/berth.json: --device berth/gpus=1 is refused -> berth discover"}},
-		{"own, stale", own(true, stale), []string{"warning: /etc/cdi/berth.json isn't what the node has now -> berth discover"}},
+		{"own, stale", own(true, stale), []string{"warning: /etc/cdi/berth.json doesn't fit the node's present devices -> berth discover"}},
 		{"own, elsewhere", own(false, spec), []string{"warning: berth's specs are in /etc/cdi, where host.cdi doesn't look -> add it to host.cdi, or berth cdi generate"}},
 		{"no menu", func(r *report) { decideForeignMenu(r, "", 0) }, []string{"warning: there are no devices berth/gpus=…, so --device berth/gpus=2 is refused -> berth cdi generate"}},
 		{"somebody's menu", func(r *report) { decideForeignMenu(r, "/etc/cdi/berth.json", 1) }, []string{"ok: /etc/cdi/berth.json, 1 device"}},
@@ -354,7 +354,7 @@ func TestDecideSpecs(t *testing.T) {
 		{"broken", others(otherSpecs{problems: []specProblem{{path: "/x", reason: "EOF"}}}), []string{"warning: /x: EOF -> mv /x /x.broken, or correct it: berth cdi validate"}},
 		{"contradicting", others(otherSpecs{problems: []specProblem{{path: "/x", reason: "conflict", conflict: true}}}), []string{"warning: /x: conflict -> mv /x /x.replaced, or move the other"}},
 		{"contradicting NVIDIA's", others(otherSpecs{problems: []specProblem{{path: "/x", reason: "conflict", conflict: true, nvidia: true}}}), []string{"warning: /x: conflict -> berth cdi generate --nvidia --replace"}},
-		{"stale", others(otherSpecs{count: 1, stale: []staleSpec{{path: "/x", gone: []string{"/a", "/b", "/c", "/d", "/e"}}}}), []string{"warning: /x is stale: there is no /a, /b, /c, /d and 1 more, so no container with its devices starts -> have its vendor's program write it anew, or mv /x /x.stale"}},
+		{"stale", others(otherSpecs{count: 1, stale: []staleSpec{{path: "/x", gone: []string{"/a", "/b", "/c", "/d", "/e"}}}}), []string{"warning: /x is stale: there is no /a, /b, /c, /d and 1 more, so no container with its devices starts -> have its vendor's program write it again, or mv /x /x.stale"}},
 		{"NVIDIA's stale", others(otherSpecs{count: 1, stale: []staleSpec{{path: "/x", nvidia: true, gone: []string{"/a"}}}}), []string{"warning: /x is stale: there is no /a, so no container with its devices starts -> nvidia-ctk cdi generate --output=/x, or mv /x /x.stale"}},
 	})
 }
@@ -367,9 +367,9 @@ func TestDecideSharedMount(t *testing.T) {
 	testDecisions(t, []decision{
 		{"mounted", shared(sharedFacts{mounted: true, leasable: true}), []string{"ok: /data/shared has the driver's files without their owner"}},
 		{"not mounted", shared(sharedFacts{leasable: true}), []string{"warning: /data/shared is not mounted: the next container that needs it mounts it -> berth discover"}},
-		{"no leases", shared(sharedFacts{owned: "not supported"}), []string{"ok: the driver's files have their owner, and nobody can take a lease on a file (fs.leases-enable = 0): not supported"}},
+		{"no leases", shared(sharedFacts{owned: "not supported"}), []string{"ok: the driver's files keep their owner, but no process can take leases on files (fs.leases-enable = 0): not supported"}},
 		{"owned", shared(sharedFacts{owned: "not supported", leasable: true}), []string{
-			"warning: root of a container can take leases on the driver's files and so hold up every program that uses a GPU: not supported" +
+			"warning: root of a container can take leases on the driver's files and so block every program that uses a GPU: not supported" +
 				" -> sysctl -w fs.leases-enable=0, or put data of /etc/berth/config.toml on ext4, xfs or btrfs",
 		}},
 	})
@@ -381,8 +381,8 @@ func TestDecideNCCL(t *testing.T) {
 	broken := errors.New("line 2: a tab")
 	testDecisions(t, []decision{
 		{"ACS", func(r *report) { decideACS(r, []string{"a", "b"}, map[string]uint16{"a": 0x1d}) }, []string{
-			"warning: access control (ACS) sends by the CPU what GPUs and NICs below a switch tell each other: a -> " +
-				"for b in a; do setpci -s $b ECAP_ACS+6.w=0; done, or off in the firmware; virtual machines that are handed GPUs need it on",
+			"warning: access control (ACS) redirects traffic between GPUs and NICs below a switch to the CPU: a -> " +
+				"for b in a; do setpci -s $b ECAP_ACS+6.w=0; done, or off in the firmware; virtual machines with passed-through GPUs need it on",
 		}},
 		{"no ACS", func(r *report) { decideACS(r, []string{"a", "b"}, map[string]uint16{"a": 1}) }, []string{"ok: no access control (ACS) on the 2 bridges between GPUs and their neighbours"}},
 		{"no NIC", peer(peerFacts{}), nil},
@@ -394,10 +394,10 @@ func TestDecideNCCL(t *testing.T) {
 		{"no files", files(ncclFacts{topologyErr: fs.ErrNotExist}), nil},
 		{"files", files(ncclFacts{conf: "/c", topology: "/t"}), []string{"ok: containers with GPUs get /c and /t"}},
 		{"a file", files(ncclFacts{conf: "/c", topologyErr: fs.ErrNotExist}), []string{"ok: containers with GPUs get /c"}},
-		{"files that aren't there", files(ncclFacts{conf: "/c", filesErr: fs.ErrNotExist}), []string{"failure: no container gets a GPU: file does not exist -> put it there, or take policy.nccl_conf and policy.nccl_topology out of /etc/berth/config.toml"}},
+		{"files that aren't there", files(ncclFacts{conf: "/c", filesErr: fs.ErrNotExist}), []string{"failure: no container gets a GPU: file does not exist -> put it there, or remove policy.nccl_conf and policy.nccl_topology from /etc/berth/config.toml"}},
 		{"a broken topology", files(ncclFacts{topology: "/t", topologyErr: broken}), []string{"failure: line 2: a tab; NCCL ends in every container with a GPU -> correct it (cp /t first), or policy.nccl_topology = \"\" in /etc/berth/config.toml"}},
-		{"a guest", files(ncclFacts{guest: true}), []string{`warning: this virtual machine has a picture of the real one, /var/run/nvidia-topologyd/virtualTopology.xml, and no container gets it -> set policy.nccl_topology = "/var/run/nvidia-topologyd/virtualTopology.xml" in /etc/berth/config.toml`}},
-		{"a guest with a broken topology", files(ncclFacts{guest: true, topologyErr: broken}), []string{"warning: line 2: a tab; no container gets it -> have the hypervisor's host write it anew"}},
+		{"a guest", files(ncclFacts{guest: true}), []string{`warning: this virtual machine has a topology file of the real machine, /var/run/nvidia-topologyd/virtualTopology.xml, and no container gets it -> set policy.nccl_topology = "/var/run/nvidia-topologyd/virtualTopology.xml" in /etc/berth/config.toml`}},
+		{"a guest with a broken topology", files(ncclFacts{guest: true, topologyErr: broken}), []string{"warning: line 2: a tab; no container gets it -> have the hypervisor's host write it again"}},
 	})
 }
 
@@ -467,14 +467,14 @@ func TestDecideRDMA(t *testing.T) {
 		{"no adapter", ports(), nil},
 		{"ports", ports(nic("uverbs0", active), nic("uverbs1")), []string{"ok: 2 adapters, 1 port active"}},
 		{"no node", ports(nic("", active)), []string{"warning: mlx5_0 has no uverbs node: no container can use it -> modprobe ib_uverbs && berth discover"}},
-		{"no subnet manager", ports(nic("uverbs0", waiting)), []string{"warning: port 2 of mlx5_0 has a link and no address: no subnet manager has seen it -> start a subnet manager (systemctl start opensm, or one in a switch)"}},
+		{"no subnet manager", ports(nic("uverbs0", waiting)), []string{"warning: port 2 of mlx5_0 has a link and no address: no subnet manager has configured it -> start a subnet manager (systemctl start opensm, or one in a switch)"}},
 		{"a GID", gids(gpu.GID{Type: "RoCE v2", GID: "fe80::1"}, gpu.GID{Type: "RoCE v2", GID: "::ffff:10.0.0.1"}), []string{"ok: 1 port of RoCE with GIDs that can be reached"}},
 		{"no GID", gids(gpu.GID{Type: "RoCE v2", GID: "fe80::1"}, gpu.GID{Type: "IB/RoCE v1", GID: "::ffff:10.0.0.1"}), []string{"warning: port 1 of mlx5_0 is RoCE and has no GID of RoCE v2 that another machine reaches -> ip address add ADDRESS/BITS dev eth1"}},
 		{"no RoCE", func(r *report) { decideGIDs(r, nil); decideMTU(r, nil) }, nil},
 		{"large packets", mtu(9000), []string{"ok: 1 port of RoCE with large packets"}},
 		{"small packets", mtu(1500), []string{"warning: port 1 of mlx5_0 is RoCE at an MTU of 1500 (eth1): RDMA's packets become as small -> ip link set dev eth1 mtu 9000, if the switches carry it"}},
-		{"shared", namespaces(true, ""), []string{"ok: RDMA is shared among network namespaces: device rules and what is shown of /sys divide it"}},
-		{"exclusive", namespaces(false, "exclusive"), []string{"ok: adapters move into the network namespaces of those who lease them (rdma system)"}},
+		{"shared", namespaces(true, ""), []string{"ok: RDMA is shared among network namespaces: device rules and the view of /sys divide it"}},
+		{"exclusive", namespaces(false, "exclusive"), []string{"ok: adapters move into the network namespaces of their holders (rdma system)"}},
 		{"exclusive, and policy isn't", namespaces(false, ""), []string{`warning: an adapter is in one network namespace at a time (rdma system), and policy leases it to several: the second finds it gone -> set policy.nics = "exclusive" in /etc/berth/config.toml, or rdma system set netns shared before anything uses RDMA`}},
 	})
 }
@@ -498,8 +498,8 @@ func TestDecideNetwork(t *testing.T) {
 		{"no veth", kernel(network.ErrKind), []string{"warning: no gang gets a network of its own: " + network.ErrKind.Error() + " -> modprobe veth, or " + otherNetworks}},
 		{"another reason", kernel(unix.EIO), []string{"warning: no gang gets a network of its own: input/output error -> " + otherNetworks}},
 		{"open", wall(network.HostStatus{Gangs: []string{"berth0"}, Rules: true, Router: true}), []string{"ok: no firewall drops what gangs send; net.ipv4.ip_forward is on"}},
-		{"no gangs", wall(network.HostStatus{}), []string{"ok: no firewall drops what gangs send; net.ipv4.ip_forward is off, and stays so: only what is a gang's is forwarded"}},
-		{"no rules", wall(network.HostStatus{Gangs: []string{"berth0"}}), []string{"warning: table inet berth is gone, and with it the rules that separate gangs: berth0 -> start a gang, which sets them anew"}},
+		{"no gangs", wall(network.HostStatus{}), []string{"ok: no firewall drops what gangs send; net.ipv4.ip_forward is off and stays so: only packets of gangs are forwarded"}},
+		{"no rules", wall(network.HostStatus{Gangs: []string{"berth0"}}), []string{"warning: table inet berth is gone, and with it the rules that separate gangs: berth0 -> start a gang, which sets them again"}},
 		{"firewalls", wall(network.HostStatus{Firewalld: true, Closed: []string{"table inet filter, chain forward"}}), []string{
 			"warning: firewalld drops what gangs send, as it does with unknown interfaces -> firewall-cmd --permanent --zone=trusted --add-interface=berth+ && firewall-cmd --reload",
 			`warning: what gangs send is dropped by others: table inet filter, chain forward -> accept iifname "berth*", and oifname "berth*" with ct state established,related, in there`,
@@ -527,7 +527,7 @@ func TestDecideUnits(t *testing.T) {
 		{"failed", unit("LoadState=loaded\nActiveState=failed\nResult=exit-code\n"), []string{"warning: berth-discover.timer has failed (exit-code) -> systemctl restart berth-discover.timer (journalctl -u berth-discover.timer says why)"}},
 		{"not started", unit("LoadState=loaded\n"), []string{"warning: berth-discover.timer is not started -> systemctl start berth-discover.timer"}},
 		{"tmpfiles", func(r *report) { decideTmpfiles(r, "/usr/lib/tmpfiles.d/berth.conf", "/run/berth") }, []string{"ok: /usr/lib/tmpfiles.d/berth.conf"}},
-		{"no tmpfiles", func(r *report) { decideTmpfiles(r, "", "/run/berth") }, []string{"warning: there is no berth.conf in /usr/lib/tmpfiles.d: whoever comes first after a boot makes /run/berth -> echo 'd /run/berth 0755 root root -' >/etc/tmpfiles.d/berth.conf, or install berth's package again"}},
+		{"no tmpfiles", func(r *report) { decideTmpfiles(r, "", "/run/berth") }, []string{"warning: there is no berth.conf in /usr/lib/tmpfiles.d: any user could create /run/berth after a boot -> echo 'd /run/berth 0755 root root -' >/etc/tmpfiles.d/berth.conf, or install berth's package again"}},
 		{"namespaces", rootless(map[string]string{"user.max_user_namespaces": "15000"}), []string{"ok: users may make user namespaces, as podman does without root"}},
 		{"no namespaces", rootless(map[string]string{"user.max_user_namespaces": "0", "kernel.apparmor_restrict_unprivileged_userns": "1"}), []string{
 			"warning: podman can't run without root: user.max_user_namespaces is 0 -> sysctl -w user.max_user_namespaces=15000",

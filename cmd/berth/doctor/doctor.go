@@ -1,11 +1,11 @@
-// Package doctor checks whether the parts of the machine that berth depends on are in
-// order, and names a fix for each part that is not.
+// Package doctor is the verb doctor. It checks the parts of the machine that berth depends
+// on, and names a fix for each problem.
 //
-// Each check reads the present state of the machine (the node, the mount, the file, the
-// process), and then decides what that means. Functions named read… or methods of exam
-// read; functions named decide… get what was read and have no other input, so they are
-// tested without a machine. No check writes anything, takes a lock, or opens a GPU's
-// device node: without persistence mode, opening one wakes the GPU up and takes seconds.
+// Each check reads the present state of the machine (a device node, a mount, a file, a
+// process), and then decides what that means. Functions named read… and methods of examination
+// read; functions named decide… are pure, so they are tested without a machine. No check
+// writes anything, takes a lock, or opens a GPU's device node: without persistence mode,
+// opening the node powers the GPU up and takes seconds.
 //
 // A check that only root can make is not a failure for other users: it is left out, and
 // one finding lists such checks.
@@ -30,8 +30,8 @@ type State string
 // The states.
 const (
 	OK      State = "ok"
-	Warning State = "warning" // something doesn't work, or not as people expect
-	Failure State = "failure" // containers get no GPUs, or others than root can change what root runs
+	Warning State = "warning" // a part doesn't work, or works in an unexpected way
+	Failure State = "failure" // containers get no GPUs, or other users than root can change files that root runs
 )
 
 // Finding is the result of a check about one thing. Its JSON form is documented in
@@ -44,18 +44,18 @@ type Finding struct {
 	// About is the part of berth or of the machine, for people: "driver".
 	About string `json:"about"`
 	Text  string `json:"text"`
-	// Fix is a command, or what to do. "" if the state is [OK].
+	// Fix is a command or an instruction, "" if the state is [OK].
 	Fix string `json:"fix,omitempty"`
 }
 
 // Host is how this process sees the machine.
 type Host struct {
 	Config berth.Config
-	// ConfigPath is where the configuration was looked for.
+	// ConfigPath is the path of the configuration, which may be missing.
 	ConfigPath string
 	// Berth is the path of the berth command that runs.
 	Berth string
-	// User names this process where it isn't root of the machine: "user 1000".
+	// User names this process's user, as in "user 1000"; "" if it is root of the machine.
 	User string
 	// Find looks for a program in PATH; "" if there is none.
 	Find func(name string) string
@@ -67,21 +67,21 @@ type Host struct {
 
 // Examine makes all checks, one after another.
 func Examine(ctx context.Context, h Host) []Finding {
-	e := &exam{Host: h, ctx: ctx, host: h.Config.GPUHost()}
+	e := &examination{Host: h, ctx: ctx, host: h.Config.GPUHost()}
 	for _, c := range e.checks() {
 		e.run(c)
 	}
 	if len(e.unseen) > 0 {
 		r := e.newReport("access")
-		r.warn("sudo "+r.command("doctor"), "%s can't look at: %s", e.User, strings.Join(e.unseen, ", "))
+		r.warn("sudo "+r.command("doctor"), "%s can't check: %s", e.User, strings.Join(e.unseen, ", "))
 		e.findings = append(e.findings, r.findings...)
 	}
 	e.examineEngines()
 	return e.findings
 }
 
-// exam is one examination of a machine.
-type exam struct {
+// examination is one examination of a machine.
+type examination struct {
 	Host
 	ctx      context.Context //nolint:containedctx // of the one examination
 	host     gpu.Host
@@ -96,7 +96,7 @@ type check struct {
 	run func(*report) error
 }
 
-func (e *exam) checks() []check {
+func (e *examination) checks() []check {
 	return []check{
 		{"configuration", e.checkConfiguration},
 		{"driver.module", decideOn(e.readDriver, decideModule)},
@@ -153,7 +153,7 @@ func (e *exam) checks() []check {
 	}
 }
 
-// decideOn makes a check of what reads the machine and what decides.
+// decideOn returns a check that passes what read returns to decide.
 func decideOn[T any](read func() (T, error), decide func(*report, T)) func(*report) error {
 	return func(r *report) error {
 		facts, err := read()
@@ -165,11 +165,11 @@ func decideOn[T any](read func() (T, error), decide func(*report, T)) func(*repo
 }
 
 // errRootOnly is the error of a check that only root can make.
-var errRootOnly = errors.New("only root can look at it")
+var errRootOnly = errors.New("only root can check it")
 
 // run makes one check and keeps its findings. A check that only root can make is left out
 // for other users.
-func (e *exam) run(c check) {
+func (e *examination) run(c check) {
 	r := e.newReport(c.id)
 	err := c.run(r)
 	switch {
@@ -177,7 +177,7 @@ func (e *exam) run(c check) {
 	case e.User != "" && (errors.Is(err, errRootOnly) || errors.Is(err, fs.ErrPermission)):
 		e.unseen = append(e.unseen, c.id)
 	default:
-		r.fail("find out why it can't be read", "%v", err)
+		r.fail("find out why the check can't read this", "%v", err)
 	}
 	e.findings = append(e.findings, r.findings...)
 }
@@ -192,11 +192,11 @@ type report struct {
 	earlier []Finding
 }
 
-func (e *exam) newReport(id string) *report {
+func (e *examination) newReport(id string) *report {
 	return &report{id: id, configPath: e.ConfigPath, user: e.User, earlier: e.findings}
 }
 
-// command is a call of berth with the configuration that is checked.
+// command returns a command line of berth that names the configuration that is checked.
 func (r *report) command(words string) string {
 	if r.configPath != berth.ConfigPath {
 		return "berth --config " + r.configPath + " " + words
@@ -215,8 +215,8 @@ func (r *report) add(state State, fix, format string, values ...any) {
 	r.findings = append(r.findings, Finding{ID: r.id, State: state, About: about, Text: fmt.Sprintf(format, values...), Fix: fix})
 }
 
-// okOtherwise says ok unless the check has found something.
-func (r *report) okOtherwise(format string, values ...any) {
+// okUnlessReported adds an ok finding unless the check has reported a problem.
+func (r *report) okUnlessReported(format string, values ...any) {
 	if len(r.findings) == 0 {
 		r.ok(format, values...)
 	}
@@ -228,8 +228,8 @@ func (r *report) hasFix(fix string) bool {
 	return slices.ContainsFunc(r.earlier, same) || slices.ContainsFunc(r.findings, same)
 }
 
-// listSome lists the first of many.
-func listSome(names []string) string {
+// listFirst joins the names, or the first of many and the number of the others.
+func listFirst(names []string) string {
 	const most = 4
 	if len(names) <= most {
 		return strings.Join(names, ", ")
@@ -237,16 +237,8 @@ func listSome(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// countOf is a number with its noun, which has a plural in s.
-func countOf(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // examineEngines diagnoses each engine that is installed.
-func (e *exam) examineEngines() {
+func (e *examination) examineEngines() {
 	installed := false
 	for _, name := range setup.Engines() {
 		r := e.newReport("engines." + name)

@@ -32,7 +32,7 @@ func TestDocumented(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z.]+)` \\|").FindAllStringSubmatch(table, -1) {
 		listed = append(listed, m[1])
 	}
-	for _, c := range new(exam).checks() {
+	for _, c := range new(examination).checks() {
 		made = append(made, c.id)
 	}
 	made = append(made, "access", "engines")
@@ -68,7 +68,7 @@ func (m machine) check(id string, programs ...string) (found []string) {
 	m.Helper()
 	h := gpu.Host{DriverRoot: m.root, Dev: m.root + "/dev", Proc: m.root + "/proc", Sys: m.root + "/sys"}
 	conf := berth.Config{Data: m.root + "/data", Host: berth.HostConfig{DriverRoot: m.root, Dev: h.Dev, Proc: h.Proc, Sys: h.Sys}}
-	e := &exam{ctx: m.Context(), host: h, Host: Host{Config: conf, ConfigPath: berth.ConfigPath, Find: func(name string) string {
+	e := &examination{ctx: m.Context(), host: h, Host: Host{Config: conf, ConfigPath: berth.ConfigPath, Find: func(name string) string {
 		if slices.Contains(programs, name) {
 			return "/usr/bin/" + name
 		}
@@ -102,7 +102,7 @@ func TestRecords(t *testing.T) {
 	m.write("data/images/names/00.json", "")
 	m.write("data/tasks/0123456789ab/task.json", "")
 	m.write("data/tasks/ba9876543210/task.json", `{"version":99}`)
-	want := []string{"warning: /data/images/names/00.json can't be read, and the image that had the name is gone -> berth prune; then pull that image again"}
+	want := []string{"warning: /data/images/names/00.json can't be read, and its image is lost -> berth prune; then pull that image again"}
 	if diff := cmp.Diff(want, m.check("images.names")); diff != "" {
 		t.Error(diff)
 	}
@@ -143,17 +143,17 @@ func TestDriver(t *testing.T) {
 		parts    []func(machine)
 		want     []string
 	}{
-		{"nothing", "driver.module", nil, []string{"failure: no driver is loaded, and there is no NVIDIA GPU on the PCI bus -> put one in, or have the hypervisor hand one through"}},
+		{"nothing", "driver.module", nil, []string{"failure: no driver is loaded, and there is no NVIDIA GPU on the PCI bus -> install a GPU, or pass one through to this virtual machine"}},
 		{"not loaded", "driver.module", []func(machine){card("")}, []string{"failure: NVIDIA's driver isn't loaded, and there are 1 GPU on the PCI bus -> modprobe nvidia"}},
-		{"nouveau", "driver.module", []func(machine){card("nouveau")}, []string{"failure: NVIDIA's driver isn't loaded: nouveau drives the GPU -> " + removeNouveau}},
+		{"nouveau", "driver.module", []func(machine){card("nouveau")}, []string{"failure: NVIDIA's driver isn't loaded: the GPU is bound to nouveau -> " + removeNouveau}},
 		{"loaded", "driver.module", []func(machine){loaded}, []string{"ok: 550.1, 1 GPU"}},
-		{"loaded without a GPU", "driver.module", []func(machine){module}, []string{"warning: 550.1 is loaded, and there is no NVIDIA GPU on the PCI bus -> put one in, or have the hypervisor hand one through"}},
-		{"loaded without its GPU", "driver.module", []func(machine){module, card("")}, []string{"failure: 550.1 is loaded and has none of the 1 GPU on the PCI bus -> dmesg | grep NVRM says why"}},
-		{"all passed through", "driver.module", []func(machine){module, card("vfio-pci")}, []string{"ok: 550.1, without a GPU: virtual machines have all of them (vfio)"}},
-		{"nouveau has another", "driver.cards", []func(machine){loaded, card("nouveau")}, []string{"warning: nouveau drives the GPU 0000:17:00.0 -> " + removeNouveau}},
-		{"a virtual machine's", "driver.cards", []func(machine){loaded, card("vfio-pci")}, []string{"ok: it has every GPU of the PCI bus, but 1 that virtual machines have (vfio)"}},
-		{"nobody's", "driver.cards", []func(machine){loaded, card("")}, []string{"warning: the GPU 0000:17:00.0 is on the PCI bus, and the driver doesn't have it -> echo 0000:17:00.0 >/sys/bus/pci/drivers/nvidia/bind, or the kernel's log says why the driver doesn't take it"}},
-		{"files", "driver.files", []func(machine){loaded, library("usr/lib64", "550.1")}, []string{"ok: libcuda.so.1 and libnvidia-ml.so.1 are those of the module"}},
+		{"loaded without a GPU", "driver.module", []func(machine){module}, []string{"warning: 550.1 is loaded, and there is no NVIDIA GPU on the PCI bus -> install a GPU, or pass one through to this virtual machine"}},
+		{"loaded without its GPU", "driver.module", []func(machine){module, card("")}, []string{"failure: 550.1 is loaded and bound to none of the 1 GPU on the PCI bus -> dmesg | grep NVRM shows why"}},
+		{"all passed through", "driver.module", []func(machine){module, card("vfio-pci")}, []string{"ok: 550.1, without a GPU: all are passed through to virtual machines (vfio)"}},
+		{"nouveau has another", "driver.cards", []func(machine){loaded, card("nouveau")}, []string{"warning: the GPU 0000:17:00.0 is bound to nouveau -> " + removeNouveau}},
+		{"a virtual machine's", "driver.cards", []func(machine){loaded, card("vfio-pci")}, []string{"ok: every GPU of the PCI bus is bound to it, except 1 that are passed through to virtual machines (vfio)"}},
+		{"nobody's", "driver.cards", []func(machine){loaded, card("")}, []string{"warning: the GPU 0000:17:00.0 is on the PCI bus, and not bound to the driver -> echo 0000:17:00.0 >/sys/bus/pci/drivers/nvidia/bind; if that fails, dmesg | grep NVRM shows why"}},
+		{"files", "driver.files", []func(machine){loaded, library("usr/lib64", "550.1")}, []string{"ok: libcuda.so.1 and libnvidia-ml.so.1 have the version of the module"}},
 		{"two installations", "driver.files", []func(machine){loaded, library("usr/lib64", "550.1"), library("usr/lib/x86_64-linux-gnu", "540.2")}, []string{
 			"warning: the kernel's module is 550.1, and another installation is beside it: /usr/lib/x86_64-linux-gnu/libcuda.so.540.2" + two + " -> remove it, and call ldconfig",
 			"warning: the kernel's module is 550.1, and another installation is beside it: /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.540.2" + two + " -> remove it, and call ldconfig",
@@ -211,7 +211,7 @@ func TestControllerFix(t *testing.T) {
 		want             string
 	}{
 		{"turned off", "memory", v2, "boot with cgroup_enable=memory"},
-		{"version 1 has it", "cpu", v2, "boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all, for version 1 has it"},
+		{"version 1 has it", "cpu", v2, "boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all, because a version 1 hierarchy has it"},
 		{"not mounted", "pids", v1, "mkdir -p /sys/fs/cgroup/pids && mount -t cgroup -o pids cgroup /sys/fs/cgroup/pids"},
 		{"not built", "cpuset", v2, "a kernel with the controller cpuset"},
 	} {
@@ -276,7 +276,7 @@ func TestHidden(t *testing.T) {
 		user string
 		want []State
 	}{{"", []State{Failure}}, {"user 7", nil}} {
-		e := &exam{ctx: context.Background(), Host: Host{User: c.user}}
+		e := &examination{ctx: context.Background(), Host: Host{User: c.user}}
 		e.run(check{"a.b", denied})
 		var got []State
 		for _, f := range e.findings {

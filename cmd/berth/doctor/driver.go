@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/internal/inroot"
@@ -22,7 +23,7 @@ const removeNouveau = "echo blacklist nouveau >/etc/modprobe.d/no-nouveau.conf, 
 type driverFacts struct {
 	// version is the kernel module's, "" if it isn't loaded.
 	version string
-	// bound are the PCI addresses of the GPUs that the driver has.
+	// bound are the PCI addresses of the GPUs that are bound to the driver.
 	bound []string
 	// cards are the GPUs of the PCI bus.
 	cards []pciGPU
@@ -30,10 +31,10 @@ type driverFacts struct {
 	bindPath string
 }
 
-// pciGPU is a GPU of the PCI bus and the name of the driver that has it.
+// pciGPU is a GPU of the PCI bus and the name of the driver to which it is bound.
 type pciGPU struct{ address, driver string }
 
-func (e *exam) readDriver() (d driverFacts, err error) {
+func (e *examination) readDriver() (d driverFacts, err error) {
 	if d.version, err = driver.Version(e.host); err != nil {
 		return d, err
 	}
@@ -71,24 +72,24 @@ func decideModule(r *report, d driverFacts) {
 	passedThrough := func(g pciGPU) bool { return strings.HasPrefix(g.driver, "vfio") }
 	switch {
 	case d.version != "" && len(d.bound) > 0:
-		r.ok("%s, %s", d.version, countOf(len(d.bound), "GPU"))
+		r.ok("%s, %s", d.version, output.FormatCount(len(d.bound), "GPU"))
 	case d.version != "" && len(d.cards) == 0:
-		r.warn("put one in, or have the hypervisor hand one through", "%s is loaded, and there is no NVIDIA GPU on the PCI bus", d.version)
+		r.warn("install a GPU, or pass one through to this virtual machine", "%s is loaded, and there is no NVIDIA GPU on the PCI bus", d.version)
 	case d.version != "" && !slices.ContainsFunc(d.cards, func(g pciGPU) bool { return !passedThrough(g) }):
-		r.ok("%s, without a GPU: virtual machines have all of them (vfio)", d.version)
+		r.ok("%s, without a GPU: all are passed through to virtual machines (vfio)", d.version)
 	case d.version != "":
-		r.fail("dmesg | grep NVRM says why", "%s is loaded and has none of the %s on the PCI bus", d.version, countOf(len(d.cards), "GPU"))
+		r.fail("dmesg | grep NVRM shows why", "%s is loaded and bound to none of the %s on the PCI bus", d.version, output.FormatCount(len(d.cards), "GPU"))
 	case len(d.cards) == 0:
-		r.fail("put one in, or have the hypervisor hand one through", "no driver is loaded, and there is no NVIDIA GPU on the PCI bus")
+		r.fail("install a GPU, or pass one through to this virtual machine", "no driver is loaded, and there is no NVIDIA GPU on the PCI bus")
 	case slices.ContainsFunc(d.cards, func(g pciGPU) bool { return g.driver == "nouveau" }):
-		r.fail(removeNouveau, "NVIDIA's driver isn't loaded: nouveau drives the GPU")
+		r.fail(removeNouveau, "NVIDIA's driver isn't loaded: the GPU is bound to nouveau")
 	default:
-		r.fail("modprobe nvidia", "NVIDIA's driver isn't loaded, and there are %s on the PCI bus", countOf(len(d.cards), "GPU"))
+		r.fail("modprobe nvidia", "NVIDIA's driver isn't loaded, and there are %s on the PCI bus", output.FormatCount(len(d.cards), "GPU"))
 	}
 }
 
-// decideCards reports GPUs of the PCI bus that the driver lacks. GPUs that virtual machines
-// have are in order.
+// decideCards reports GPUs of the PCI bus that aren't bound to the driver. GPUs that are
+// passed through to virtual machines are no problem.
 func decideCards(r *report, d driverFacts) {
 	if len(d.bound) == 0 {
 		return // reported by driver.module
@@ -101,25 +102,25 @@ func decideCards(r *report, d driverFacts) {
 		}
 		switch {
 		case slices.ContainsFunc(d.bound, func(a string) bool { return strings.EqualFold(a, g.address) }):
-		case strings.HasPrefix(g.driver, "vfio"): // a virtual machine has it
+		case strings.HasPrefix(g.driver, "vfio"): // passed through to a virtual machine
 			passedThrough++
 		case g.driver == "nouveau":
-			r.warn(removeNouveau, "nouveau drives the GPU %s", g.address)
+			r.warn(removeNouveau, "the GPU %s is bound to nouveau", g.address)
 		default:
-			r.warn("echo "+g.address+" >"+d.bindPath+", or the kernel's log says why the driver doesn't take it",
-				"the GPU %s is on the PCI bus, and the driver doesn't have it%s", g.address, other)
+			r.warn("echo "+g.address+" >"+d.bindPath+"; if that fails, dmesg | grep NVRM shows why",
+				"the GPU %s is on the PCI bus, and not bound to the driver%s", g.address, other)
 		}
 	}
-	text := "it has every GPU of the PCI bus"
+	text := "every GPU of the PCI bus is bound to it"
 	if passedThrough > 0 {
-		text += fmt.Sprintf(", but %d that virtual machines have (vfio)", passedThrough)
+		text += fmt.Sprintf(", except %d that are passed through to virtual machines (vfio)", passedThrough)
 	}
-	r.okOtherwise("%s", text)
+	r.okUnlessReported("%s", text)
 }
 
 // checkDriverFiles compares the versions of the libraries with the kernel module's. After
-// an upgrade without a reboot every program says "Driver/library version mismatch".
-func (e *exam) checkDriverFiles(r *report) error {
+// an upgrade without a reboot every program fails with "Driver/library version mismatch".
+func (e *examination) checkDriverFiles(r *report) error {
 	module, err := driver.Version(e.host)
 	if err != nil || module == "" {
 		return err
@@ -131,7 +132,7 @@ func (e *exam) checkDriverFiles(r *report) error {
 		}
 		decideLibrary(r, name, e.host.Driver(), module, found)
 	}
-	r.okOtherwise("libcuda.so.1 and libnvidia-ml.so.1 are those of the module")
+	r.okUnlessReported("libcuda.so.1 and libnvidia-ml.so.1 have the version of the module")
 	return nil
 }
 
@@ -149,9 +150,9 @@ func decideLibrary(r *report, name, root, module string, found map[string]string
 		r.fail("install the driver's libraries of version "+module+", or set host.driver_root to where they are", "there is no %s below %s", name, root)
 	case len(others) == len(found):
 		r.fail("reboot; or end what uses a GPU, and modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia && modprobe nvidia",
-			"the kernel's module is %s, and %s (NVML says \"Driver/library version mismatch\")", module, listSome(others))
+			"the kernel's module is %s, and %s (NVML says \"Driver/library version mismatch\")", module, listFirst(others))
 	case len(others) > 0:
-		r.warn("remove it, and call ldconfig", "the kernel's module is %s, and another installation is beside it: %s", module, listSome(others))
+		r.warn("remove it, and call ldconfig", "the kernel's module is %s, and another installation is beside it: %s", module, listFirst(others))
 	}
 }
 
@@ -176,7 +177,7 @@ func readLibraryVersions(top, name string) (map[string]string, error) {
 	for _, dir := range libraryDirs() {
 		f, err := inroot.Open(root, dir+"/"+name, 0)
 		if err != nil {
-			continue // it is in another directory, or nowhere
+			continue // it may be in another directory
 		}
 		path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 		f.Close()
@@ -192,7 +193,7 @@ func readLibraryVersions(top, name string) (map[string]string, error) {
 	return found, nil
 }
 
-func (e *exam) checkUVM(r *report) error {
+func (e *examination) checkUVM(r *report) error {
 	majors, err := driver.Majors(e.host)
 	if err == nil {
 		decideUVM(r, majors)
@@ -215,8 +216,8 @@ func decideUVM(r *report, majors []gpu.Major) {
 }
 
 // checkFabricManager looks for the program that configures NVSwitches. GPUs behind
-// switches compute nothing before.
-func (e *exam) checkFabricManager(r *report) error {
+// switches can't be used before it has run.
+func (e *examination) checkFabricManager(r *report) error {
 	if _, err := os.Stat(e.host.DevPath("nvidia-nvswitchctl")); err != nil {
 		return nil //nolint:nilerr // no NVSwitches
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/hook/setup"
 )
 
-// Engine is how an engine is set up, and what it runs with.
+// Engine is how an engine is set up, and the configuration with which its daemon runs.
 type Engine struct {
 	Name    string
 	Version string
@@ -32,8 +32,8 @@ type Engine struct {
 	ChangedSince []string
 }
 
-// decideEngine reports how an engine stands with berth. Nothing is reported about an
-// engine that isn't installed.
+// decideEngine reports whether an engine is set up. Nothing is reported about an engine
+// that isn't installed.
 func decideEngine(r *report, e Engine) {
 	switch {
 	case e.RecordErr != nil && errors.Is(e.RecordErr, fs.ErrPermission), e.PlanErr != nil && errors.Is(e.PlanErr, fs.ErrPermission):
@@ -60,7 +60,7 @@ func decideEngine(r *report, e Engine) {
 	}
 }
 
-// decideEngineSetUp reports whether an engine runs with what is set up.
+// decideEngineSetUp reports whether an engine's daemon runs with its present configuration.
 func decideEngineSetUp(r *report, e Engine) {
 	r.ok("%sis set up", strings.TrimLeft(e.Version+" ", " "))
 	for _, note := range e.Plan.Notes {
@@ -106,7 +106,7 @@ func decideDocker(r *report, e Engine) {
 	decideDefaultRuntime(r, e)
 }
 
-// decideDockerFile reports where dockerd runs with other runtimes than its file has.
+// decideDockerFile reports runtimes of dockerd that differ from its configuration file.
 func decideDockerFile(r *report, e Engine) {
 	const reload = "systemctl reload docker"
 	file := e.DockerFile
@@ -125,12 +125,12 @@ func decideDockerFile(r *report, e Engine) {
 	}
 }
 
-// isBerths reports whether a path is berth's runtime, or the script that calls it.
+// isBerths reports whether a path is berth-runtime, or the script that calls it.
 func (e Engine) isBerths(path string) bool {
 	return path == e.Options.Runtime || strings.HasPrefix(path, e.Options.Data+"/engines/")
 }
 
-// decideDefaultRuntime reports what a container gets that names no runtime.
+// decideDefaultRuntime reports the runtime of a container that names none.
 func decideDefaultRuntime(r *report, e Engine) {
 	name := e.Daemon.Default
 	switch {
@@ -141,12 +141,12 @@ func decideDefaultRuntime(r *report, e Engine) {
 		fix := cmp.Or(setup.RestartCommand(e.Name), "look for a file, or a CONTAINERS_CONF, that sets another runtime after "+setup.PodmanDropIn)
 		r.fail(fix, "runs with the default runtime %s, and not with %s, which it was set up with", name, setup.Name)
 	default:
-		r.ok("the default runtime is %s: containers get GPUs %s (berth setup %s --default changes that)", name, waysToAsk(e), e.Name)
+		r.ok("the default runtime is %s: containers get GPUs %s (berth setup %s --default changes that)", name, describeRequests(e), e.Name)
 	}
 }
 
-// waysToAsk says how a container asks for GPUs where berth isn't the default runtime.
-func waysToAsk(e Engine) string {
+// describeRequests returns how a container requests GPUs if berth isn't the default runtime.
+func describeRequests(e Engine) string {
 	const runtime = "with --runtime berth"
 	switch {
 	case e.Name == "podman":
@@ -172,7 +172,7 @@ func ReadEngine(h setup.Host, name string, o setup.Options, daemon engines.Daemo
 		return e
 	}
 	if name == "docker" {
-		e.DockerFile, _ = setup.ReadDockerConfig(h) // planning has read it, too
+		e.DockerFile, _ = setup.ReadDockerConfig(h) // planning has reported its errors
 	}
 	if record != nil && !daemon.Started.IsZero() {
 		for _, f := range record.Files {

@@ -14,14 +14,14 @@ import (
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
-// checkConfiguration reports who besides root can write the configuration.
-func (e *exam) checkConfiguration(r *report) error {
+// checkConfiguration reports users other than root who can write the configuration.
+func (e *examination) checkConfiguration(r *report) error {
 	if _, err := os.Stat(e.ConfigPath); err != nil {
 		r.ok("there is no %s: every setting has its default", e.ConfigPath)
 		return nil //nolint:nilerr // the configuration is optional
 	}
 	e.checkOwners(r, e.ConfigPath)
-	r.okOtherwise("%s", e.ConfigPath)
+	r.okUnlessReported("%s", e.ConfigPath)
 	return nil
 }
 
@@ -31,16 +31,15 @@ const privateDir = "/usr/lib/berth"
 // program is one of berth's programs.
 type program struct {
 	name, path string
-	// without is what doesn't work without it.
+	// without is the function that is missing without it.
 	without string
 	// needed means that containers get no GPUs without it.
-	needed bool
-	// found and executable are how it is.
+	needed            bool
 	found, executable bool
 }
 
 // readPrograms returns berth's own programs.
-func (e *exam) readPrograms() []program {
+func (e *examination) readPrograms() []program {
 	all := []program{
 		{name: "berth", path: e.Berth, needed: true},
 		{name: "berth-runtime", path: e.besideHook("berth-runtime"), without: "engines have no runtime berth", needed: true},
@@ -48,7 +47,7 @@ func (e *exam) readPrograms() []program {
 	}
 	_, stale := e.readSnapshot()
 	for _, p := range []program{
-		{name: "berth-nvml", without: "berth discover can't ask the GPUs, so after a boot or a change of the driver no container gets one", needed: stale != nil},
+		{name: "berth-nvml", without: "berth discover can't call NVML, so after a boot or a change of the driver no container gets a GPU", needed: stale != nil},
 		{name: "berth-monitor", without: "berth run --detach doesn't work"},
 		{name: "berth-containerd", without: "no image can be pulled, and berth --engine containerd doesn't work", needed: e.Config.Run.Engine == "containerd"},
 	} {
@@ -69,7 +68,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func (e *exam) checkPrograms(r *report) error {
+func (e *examination) checkPrograms(r *report) error {
 	decidePrograms(r, e.readPrograms(), filepath.Dir(e.Berth))
 	return nil
 }
@@ -91,23 +90,23 @@ func decidePrograms(r *report, programs []program, dir string) {
 			r.warn(fix, "%s", text)
 		}
 	}
-	r.okOtherwise("%s in %s", strings.Join(names, ", "), dir)
+	r.okUnlessReported("%s in %s", strings.Join(names, ", "), dir)
 }
 
 // checkInitProgram looks for the system's catatonit, which --init and gangs need.
-func (e *exam) checkInitProgram(r *report) error {
+func (e *examination) checkInitProgram(r *report) error {
 	path, err := catatonit.Find()
 	if err != nil {
 		r.warn(e.installCommand("catatonit"), "%v: berth run --init and gangs don't work", err)
 		return nil
 	}
 	e.checkOwners(r, path)
-	r.okOtherwise("%s is the first process with --init, and holds the namespaces of gangs", path)
+	r.okUnlessReported("%s is the first process with --init, and holds the namespaces of gangs", path)
 	return nil
 }
 
 // installCommand installs a package of the distribution.
-func (e *exam) installCommand(name string) string {
+func (e *examination) installCommand(name string) string {
 	for _, manager := range []string{"apt-get", "dnf", "zypper"} {
 		if e.Find(manager) != "" {
 			return manager + " install -y " + name
@@ -116,28 +115,28 @@ func (e *exam) installCommand(name string) string {
 	return "install " + name
 }
 
-// checkProgramOwners reports who besides root can change what root runs.
-func (e *exam) checkProgramOwners(r *report) error {
+// checkProgramOwners reports users other than root who can change programs that root runs.
+func (e *examination) checkProgramOwners(r *report) error {
 	for _, p := range e.readPrograms() {
 		e.checkOwners(r, p.path)
 	}
 	if e.runtime != "" {
 		e.checkOwners(r, e.runtime)
 	}
-	r.okOtherwise("root alone can change them")
+	r.okUnlessReported("only root can change them")
 	return nil
 }
 
 // directory is one of berth's directories.
 type directory struct {
 	path string
-	// secret means that other users may not even look into it.
+	// secret means that other users must not read it.
 	secret bool
 	// mayBeLink means that the admin may have put a link there.
 	mayBeLink bool
 }
 
-func (e *exam) directories() []directory {
+func (e *examination) directories() []directory {
 	state, data := e.Config.State, e.Config.Data
 	return []directory{
 		{path: state, mayBeLink: true},
@@ -154,9 +153,9 @@ func (e *exam) directories() []directory {
 	}
 }
 
-// checkDirectories reports who besides root can change berth's directories, or look into
-// those with secrets. A missing directory will be made with the right mode.
-func (e *exam) checkDirectories(r *report) error {
+// checkDirectories reports users other than root who can change berth's directories, or read
+// those with secrets. A missing directory is no problem: it is created with the right mode.
+func (e *examination) checkDirectories(r *report) error {
 	for _, d := range e.directories() {
 		var st unix.Stat_t
 		err := unix.Lstat(d.path, &st)
@@ -175,7 +174,7 @@ func (e *exam) checkDirectories(r *report) error {
 			decideSecret(r, d, st.Mode)
 		}
 	}
-	r.okOtherwise("%s and %s are root's", e.Config.State, e.Config.Data)
+	r.okUnlessReported("%s and %s are root's", e.Config.State, e.Config.Data)
 	return nil
 }
 
@@ -191,15 +190,15 @@ func decideSecret(r *report, d directory, mode uint32) {
 	}
 }
 
-// checkOwners reports who besides root can change a file or put another one in its place.
-// A directory above several files is reported once.
-func (e *exam) checkOwners(r *report, path string) {
+// checkOwners reports users other than root who can change or replace a file. A directory
+// above several files is reported once.
+func (e *examination) checkOwners(r *report, path string) {
 	if strings.HasPrefix(e.User, "uid 0") {
-		return // in a user namespace owners have other numbers
+		return // in a user namespace root may have another number
 	}
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return // it isn't there, which other checks report
+		return // other checks report a missing file
 	}
 	for ; ; path = filepath.Dir(path) {
 		var st unix.Stat_t
@@ -213,8 +212,8 @@ func (e *exam) checkOwners(r *report, path string) {
 	}
 }
 
-// decideOwner reports who besides root can change a file or directory. In a sticky
-// directory nobody can remove what is root's.
+// decideOwner reports users other than root who can change a file or directory. In a sticky
+// directory other users can't remove root's files.
 func decideOwner(r *report, path string, st unix.Stat_t) {
 	writable := st.Mode & 0o022
 	if st.Gid == 0 {

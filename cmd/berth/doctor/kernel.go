@@ -17,14 +17,14 @@ import (
 func kernelRelease() (string, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
-		return "", fmt.Errorf("ask for the kernel's release: %w", err)
+		return "", fmt.Errorf("read the kernel's release: %w", err)
 	}
 	return unix.ByteSliceToString(name.Release[:]), nil
 }
 
-// checkSystemCalls makes the newest system calls that berth needs, with arguments by which
-// they do nothing.
-func (e *exam) checkSystemCalls(r *report) error {
+// checkSystemCalls makes the newest system calls that berth needs, with arguments for which
+// they have no effect.
+func (e *examination) checkSystemCalls(r *report) error {
 	release, err := kernelRelease()
 	if err != nil {
 		return err
@@ -58,8 +58,8 @@ func decideSystemCalls(r *report, release string, missing []string) {
 	r.ok("Linux %s", release)
 }
 
-// checkOverlay looks for overlayfs, which the roots of berth run are made of.
-func (e *exam) checkOverlay(r *report) error {
+// checkOverlay looks for overlayfs, which berth run needs for root file systems.
+func (e *examination) checkOverlay(r *report) error {
 	known, err := smallfile.Read(e.host.ProcPath("filesystems"), mib)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func decideOverlay(r *report, known, modules string, modulesErr error) {
 	case slices.Contains(strings.Fields(known), "overlay"):
 		r.ok("overlayfs is there")
 	case strings.Contains(modules, "/overlay.ko"):
-		r.ok("overlayfs is a module, which the first mount loads")
+		r.ok("overlayfs is a module, and the first mount loads it")
 	default:
 		r.warn("modprobe overlay, or a kernel with CONFIG_OVERLAY_FS", "there is no overlayfs, so berth run can't make roots%s", reason)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi"
+	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/gpu/topology"
@@ -24,7 +25,7 @@ import (
 type neighbours struct{ gpu, other sysfs.Device }
 
 // readNeighbours lists all pairs of neighbours.
-func (e *exam) readNeighbours() (pairs []neighbours, err error) {
+func (e *examination) readNeighbours() (pairs []neighbours, err error) {
 	addresses, err := driver.Addresses(e.host)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func bridgesBetween(pairs []neighbours) (bridges []string) {
 	return bridges
 }
 
-func (e *exam) checkACS(r *report) error {
+func (e *examination) checkACS(r *report) error {
 	pairs, err := e.readNeighbours()
 	if err != nil || len(pairs) == 0 {
 		return err
@@ -110,8 +111,8 @@ func (e *exam) checkACS(r *report) error {
 	return nil
 }
 
-// acsRedirects are the bits of ACS control by which a bridge sends upwards what is meant
-// for a neighbour: request redirect, completion redirect, upstream forwarding
+// acsRedirects are the bits of ACS control with which a bridge forwards traffic between
+// neighbours to the CPU: request redirect, completion redirect, upstream forwarding
 // (linux/pci_regs.h: PCI_ACS_RR, PCI_ACS_CR, PCI_ACS_UF).
 const acsRedirects = 0x04 | 0x08 | 0x10
 
@@ -126,15 +127,15 @@ func decideACS(r *report, bridges []string, controls map[string]uint16) {
 	}
 	if len(redirecting) > 0 {
 		r.warn("for b in "+strings.Join(redirecting, " ")+"; do setpci -s $b ECAP_ACS+6.w=0; done"+
-			", or off in the firmware; virtual machines that are handed GPUs need it on",
-			"access control (ACS) sends by the CPU what GPUs and NICs below a switch tell each other: %s", listSome(redirecting))
+			", or off in the firmware; virtual machines with passed-through GPUs need it on",
+			"access control (ACS) redirects traffic between GPUs and NICs below a switch to the CPU: %s", listFirst(redirecting))
 		return
 	}
-	r.ok("no access control (ACS) on the %s between GPUs and their neighbours", countOf(len(bridges), "bridge"))
+	r.ok("no access control (ACS) on the %s between GPUs and their neighbours", output.FormatCount(len(bridges), "bridge"))
 }
 
 // parseACS reads the ACS control of a bridge from its configuration space: 0 if it has
-// none. known is false for the 64 bytes that others than root can read.
+// none. known is false if space has only the 64 bytes that users other than root can read.
 func parseACS(space []byte) (control uint16, known bool) {
 	const first, size, id = 0x100, 4096, 0x0d // PCI_EXT_CAP_ID_ACS
 	if len(space) <= first {
@@ -154,13 +155,13 @@ func parseACS(space []byte) (control uint16, known bool) {
 type peerFacts struct {
 	// nicBesideGPU means that a NIC is below one switch with a GPU.
 	nicBesideGPU bool
-	// module is the loaded module for it, "" if none is.
+	// module is the loaded module for GPUDirect RDMA, "" if none is loaded.
 	module string
 	// openModule means that NVIDIA's open kernel module, which has dma-buf, is loaded.
 	openModule bool
 }
 
-func (e *exam) checkPeerMemory(r *report) error {
+func (e *examination) checkPeerMemory(r *report) error {
 	pairs, err := e.readNeighbours()
 	if err != nil {
 		return err
@@ -196,7 +197,7 @@ func decidePeerMemory(r *report, f peerFacts) {
 	}
 }
 
-func (e *exam) checkSharedMemory(r *report) error {
+func (e *examination) checkSharedMemory(r *report) error {
 	shm, err := e.readFileSystem("/dev/shm")
 	if err == nil {
 		decideSharedMemory(r, e.Config.Policy.Shm, shm)
@@ -204,12 +205,12 @@ func (e *exam) checkSharedMemory(r *report) error {
 	return err
 }
 
-// decideSharedMemory reports a /dev/shm that is too small for ranks that exchange data by
-// it. size is policy.shm, shm is the machine's own /dev/shm.
+// decideSharedMemory reports a /dev/shm that is too small for ranks that exchange data
+// through it. size is policy.shm, shm is the machine's own /dev/shm.
 func decideSharedMemory(r *report, size string, shm fileSystem) {
 	const little = 1 << 30
 	if n, err := strconv.ParseInt(size, 10, 62); size == "engine" || err == nil && n < little {
-		given := "what the engine gives everybody, 64 MiB"
+		given := "the engine's default, 64 MiB"
 		if size != "engine" {
 			given = size + " bytes"
 		}
@@ -218,12 +219,12 @@ func decideSharedMemory(r *report, size string, shm fileSystem) {
 	if total := shm.Blocks * uint64(shm.Bsize); total < little { //nolint:gosec // a block's size
 		r.warn("mount -o remount,size=50% "+shm.mount, "/dev/shm of the machine, which tasks with its ipc namespace use, has %d MiB", total/mib)
 	}
-	r.okOtherwise("containers with GPUs have %s of memory as /dev/shm", cmp.Or(size, "50%"))
+	r.okUnlessReported("containers with GPUs have %s of memory as /dev/shm", cmp.Or(size, "50%"))
 }
 
 // checkLockedMemory reports a limit of locked memory: each buffer that a NIC reads or
 // writes is locked.
-func (e *exam) checkLockedMemory(r *report) error {
+func (e *examination) checkLockedMemory(r *report) error {
 	if nics, err := sysfs.NICs(e.host); err != nil || len(nics) == 0 {
 		return err
 	}
@@ -249,7 +250,7 @@ func decideLockedMemory(r *report, mayLift bool, limit uint64) {
 
 // checkMemoryPolicy reports a policy by which engines' seccomp filters refuse the calls
 // that NCCL allocates host memory with.
-func (e *exam) checkMemoryPolicy(r *report) error {
+func (e *examination) checkMemoryPolicy(r *report) error {
 	if p := e.Config.Policy.MemoryPolicy; p != nil && !*p {
 		r.warn("set policy.memory_policy = true in "+e.ConfigPath, "engines' filters refuse mbind and set_mempolicy in containers with GPUs: NCCL allocates no host memory near a GPU")
 		return nil
@@ -263,14 +264,14 @@ type ncclFacts struct {
 	conf, topology string // of the policy
 	// filesErr is why containers can't get them.
 	filesErr error
-	// guest means that the hypervisor has put a topology where cdi.NCCLTopology is.
+	// guest means that the hypervisor provides a topology file at cdi.NCCLTopology.
 	guest bool
-	// topologyErr is what NCCL would not read in the topology: of the policy, or else in
-	// the hypervisor's.
+	// topologyErr is the defect for which NCCL would refuse the topology file: that of the
+	// policy, or else the hypervisor's.
 	topologyErr error
 }
 
-func (e *exam) checkNCCLFiles(r *report) error {
+func (e *examination) checkNCCLFiles(r *report) error {
 	f := ncclFacts{conf: e.Config.Policy.NCCLConf, topology: e.Config.Policy.NCCLTopology, guest: exists(cdi.NCCLTopology)}
 	for _, name := range []string{f.conf, f.topology} {
 		if name != "" && f.filesErr == nil {
@@ -290,13 +291,13 @@ func decideNCCLFiles(r *report, f ncclFacts) {
 	case len(given) == 0 && !f.guest:
 		return
 	case f.filesErr != nil:
-		r.fail("put it there, or take policy.nccl_conf and policy.nccl_topology out of "+r.configPath, "no container gets a GPU: %v", f.filesErr)
+		r.fail("put it there, or remove policy.nccl_conf and policy.nccl_topology from "+r.configPath, "no container gets a GPU: %v", f.filesErr)
 	case f.topology != "" && f.topologyErr != nil:
 		r.fail("correct it (cp "+f.topology+" first), or policy.nccl_topology = \"\" in "+r.configPath, "%v; NCCL ends in every container with a GPU", f.topologyErr)
 	case f.topology == "" && f.guest && f.topologyErr != nil:
-		r.warn("have the hypervisor's host write it anew", "%v; no container gets it", f.topologyErr)
+		r.warn("have the hypervisor's host write it again", "%v; no container gets it", f.topologyErr)
 	case f.topology == "" && f.guest:
-		r.warn(`set policy.nccl_topology = "`+cdi.NCCLTopology+`" in `+r.configPath, "this virtual machine has a picture of the real one, %s, and no container gets it", cdi.NCCLTopology)
+		r.warn(`set policy.nccl_topology = "`+cdi.NCCLTopology+`" in `+r.configPath, "this virtual machine has a topology file of the real machine, %s, and no container gets it", cdi.NCCLTopology)
 	}
-	r.okOtherwise("containers with GPUs get %s", strings.Join(given, " and "))
+	r.okUnlessReported("containers with GPUs get %s", strings.Join(given, " and "))
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/berth-gpu/berth/isolation/network"
 )
 
-// otherNetworks is how a gang runs without a network of its own.
+// otherNetworks are the ways to run a gang without a network of its own.
 const otherNetworks = "berth run --network none, or --network host"
 
-func (e *exam) networkHost() network.Host { return network.Host{Proc: e.host.Proc} }
+func (e *examination) networkHost() network.Host { return network.Host{Proc: e.host.Proc} }
 
-// checkGangKernel makes a gang's network in a namespace that nobody else sees, which may
-// load kernel modules.
-func (e *exam) checkGangKernel(r *report) error {
+// checkGangKernel creates a gang's network in a namespace of its own. That may load kernel
+// modules.
+func (e *examination) checkGangKernel(r *report) error {
 	return decideGangKernel(r, network.Probe(e.ctx, e.networkHost()))
 }
 
-// decideGangKernel reports why no network can be made. Errors by which this user may not
-// try are returned.
+// decideGangKernel reports why no network can be created. An error of missing permissions is
+// returned.
 func decideGangKernel(r *report, err error) error {
 	switch {
 	case err == nil:
@@ -39,7 +39,7 @@ func decideGangKernel(r *report, err error) error {
 	return nil
 }
 
-func (e *exam) checkFirewall(r *report) error {
+func (e *examination) checkFirewall(r *report) error {
 	s, err := network.Inspect(nil, e.networkHost())
 	if err == nil {
 		decideFirewall(r, s)
@@ -51,24 +51,24 @@ func (e *exam) checkFirewall(r *report) error {
 // gangs send.
 func decideFirewall(r *report, s network.HostStatus) {
 	if len(s.Gangs) > 0 && !s.Rules {
-		r.warn("start a gang, which sets them anew", "table inet berth is gone, and with it the rules that separate gangs: %s", listSome(s.Gangs))
+		r.warn("start a gang, which sets them again", "table inet berth is gone, and with it the rules that separate gangs: %s", listFirst(s.Gangs))
 	}
 	if s.Firewalld {
 		r.warn("firewall-cmd --permanent --zone=trusted --add-interface=berth+ && firewall-cmd --reload", "firewalld drops what gangs send, as it does with unknown interfaces")
 	}
 	if len(s.Closed) > 0 {
-		r.warn(`accept iifname "berth*", and oifname "berth*" with ct state established,related, in there`, "what gangs send is dropped by others: %s", listSome(s.Closed))
+		r.warn(`accept iifname "berth*", and oifname "berth*" with ct state established,related, in there`, "what gangs send is dropped by others: %s", listFirst(s.Closed))
 	}
-	forwards := "net.ipv4.ip_forward is off, and stays so: only what is a gang's is forwarded"
+	forwards := "net.ipv4.ip_forward is off and stays so: only packets of gangs are forwarded"
 	if s.Router {
 		forwards = "net.ipv4.ip_forward is on"
 	}
-	r.okOtherwise("no firewall drops what gangs send; %s", forwards)
+	r.okUnlessReported("no firewall drops what gangs send; %s", forwards)
 }
 
-func (e *exam) checkGangAddresses(r *report) error {
+func (e *examination) checkGangAddresses(r *report) error {
 	s, err := network.Inspect(nil, e.networkHost())
-	if err != nil && !errors.Is(err, fs.ErrPermission) { // that one is of the rules, which are another check's
+	if err != nil && !errors.Is(err, fs.ErrPermission) { // missing permissions concern the firewall rules, which another check reads
 		return err
 	}
 	decideGangAddresses(r, s)
@@ -88,5 +88,5 @@ func decideGangAddresses(r *report, s network.HostStatus) {
 	if len(s.Relayed) > 0 {
 		names = fmt.Sprintf("gangs ask %v by a relay", s.Relayed[0])
 	}
-	r.okOtherwise("the next gang's network could be %s; %s", s.Free, names)
+	r.okUnlessReported("the next gang's network could be %s; %s", s.Free, names)
 }

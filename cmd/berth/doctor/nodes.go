@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/gpu/nodes"
@@ -17,8 +18,8 @@ import (
 // nodeFacts are the driver's device nodes as they should be and as they are.
 type nodeFacts struct {
 	nodes []nodeFact
-	// unmanaged means that the driver asks everybody to leave the nodes alone
-	// (NVreg_ModifyDeviceFiles=0). berth discover makes none then.
+	// unmanaged means that the driver's options forbid to create nodes
+	// (NVreg_ModifyDeviceFiles=0). berth discover creates none then.
 	unmanaged bool
 	// control is the path of the control node.
 	control string
@@ -31,11 +32,11 @@ type nodeFact struct {
 	nodes.Node
 	// path is absolute.
 	path string
-	// found is false if nothing is there; then mode and rdev mean nothing.
+	// found is false if the path doesn't exist; then mode and rdev are undefined.
 	found bool
 	mode  uint32
 	rdev  uint64
-	// link is the path of the link by number, linked whether it leads to the node.
+	// link is the path of the link by number. linked means that it leads to the node.
 	link   string
 	linked bool
 }
@@ -43,7 +44,7 @@ type nodeFact struct {
 func (n nodeFact) isCharacterDevice() bool { return n.found && n.mode&unix.S_IFMT == unix.S_IFCHR }
 
 // readNodes reads all nodes without opening any.
-func (e *exam) readNodes() (f nodeFacts, err error) {
+func (e *examination) readNodes() (f nodeFacts, err error) {
 	expected, unmanaged, err := e.expectedNodes()
 	if err != nil {
 		return f, err
@@ -64,9 +65,9 @@ func (e *exam) readNodes() (f nodeFacts, err error) {
 	return f, nil
 }
 
-// expectedNodes returns the nodes that berth discover makes. If it makes none, unmanaged,
-// those are returned that every container with a GPU needs.
-func (e *exam) expectedNodes() (all []nodes.Node, unmanaged bool, err error) {
+// expectedNodes returns the nodes that berth discover creates. If it creates none
+// (unmanaged), expectedNodes returns the nodes that every container with a GPU needs.
+func (e *examination) expectedNodes() (all []nodes.Node, unmanaged bool, err error) {
 	files, err := driver.Params(e.host)
 	if err != nil {
 		return nil, false, err
@@ -98,8 +99,8 @@ func (e *exam) expectedNodes() (all []nodes.Node, unmanaged bool, err error) {
 	return all, true, nil
 }
 
-// decideNodes reports nodes that aren't the character device of the module's numbers. The
-// number of uvm changes when its module is loaded anew: nvidia-smi works then, and CUDA
+// decideNodes reports nodes that aren't character devices with the module's numbers. The
+// major of uvm can change when its module is loaded again: then nvidia-smi works, and CUDA
 // doesn't.
 func decideNodes(r *report, f nodeFacts) {
 	if len(f.nodes) == 0 {
@@ -121,21 +122,21 @@ func decideNodes(r *report, f nodeFacts) {
 	}
 	fix, why := r.command("discover"), ""
 	if f.unmanaged {
-		fix, why = strings.Join(commands, " && "), ", and berth is to leave them alone (NVreg_ModifyDeviceFiles=0)"
+		fix, why = strings.Join(commands, " && "), ", and berth must not change them (NVreg_ModifyDeviceFiles=0)"
 	}
 	if len(wrong) > 0 {
-		r.fail("rm -r "+strings.Join(wrong, " ")+" && "+r.command("discover"), "no character device: %s", listSome(wrong))
+		r.fail("rm -r "+strings.Join(wrong, " ")+" && "+r.command("discover"), "no character device: %s", listFirst(wrong))
 	}
 	if len(missing) > 0 {
-		r.fail(fix, "there is no %s%s", listSome(missing), why)
+		r.fail(fix, "there is no %s%s", listFirst(missing), why)
 	}
 	if len(other) > 0 {
-		r.fail(fix, "the numbers are those of an earlier load of the module: %s%s", listSome(other), why)
+		r.fail(fix, "the numbers are those of an earlier load of the module: %s%s", listFirst(other), why)
 	}
-	r.okOtherwise("%s", countOf(len(f.nodes), "device node"))
+	r.okUnlessReported("%s", output.FormatCount(len(f.nodes), "device node"))
 }
 
-func (e *exam) checkNodeModes(r *report) error {
+func (e *examination) checkNodeModes(r *report) error {
 	f, err := e.readNodes()
 	if err != nil || len(f.nodes) == 0 {
 		return err
@@ -151,9 +152,9 @@ func (e *exam) checkNodeModes(r *report) error {
 	return nil
 }
 
-// decideNodeModes reports nodes that fewer users can open than the driver wants, and a
-// /dev on which no device can be opened. openErr is the result of opening the control
-// node, mount is where its file system is mounted.
+// decideNodeModes reports nodes with a narrower mode than the driver sets, and a /dev on
+// which no device can be opened. openErr is the result of opening the control node, mount is
+// the mount point of its file system.
 func decideNodeModes(r *report, f nodeFacts, openErr error, mount string) {
 	var commands, narrow []string
 	for _, n := range f.nodes {
@@ -163,16 +164,16 @@ func decideNodeModes(r *report, f nodeFacts, openErr error, mount string) {
 		}
 	}
 	if len(commands) > 0 {
-		r.warn(strings.Join(commands, " && "), "the driver wants its nodes to be for more users: %s", listSome(narrow))
+		r.warn(strings.Join(commands, " && "), "fewer users can open these nodes than the driver allows: %s", listFirst(narrow))
 	}
 	switch {
-	case r.user != "": // the mode says what users may
+	case r.user != "": // the mode decides whether other users can open the node
 	case errors.Is(openErr, unix.EACCES):
 		r.fail("mount -o remount,dev "+mount, "no device can be opened where %s is: it is mounted with nodev", f.control)
 	case errors.Is(openErr, unix.EPERM):
 		r.warn("call berth outside of this container, or of this service", "the device rules of this process's cgroup keep %s closed", f.control)
 	}
-	r.okOtherwise("%04o, as the driver wants them", f.nodes[0].Mode)
+	r.okUnlessReported("%04o, as the driver sets them", f.nodes[0].Mode)
 }
 
 // decideLinks reports nodes without /dev/char/MAJOR:MINOR. runc's systemd driver names a
@@ -193,8 +194,8 @@ func decideLinks(r *report, f nodeFacts) {
 	switch {
 	case len(f.nodes) == 0:
 	case len(missing) == 0:
-		r.ok("%s in %s", countOf(len(f.nodes), "link"), f.linkDir)
+		r.ok("%s in %s", output.FormatCount(len(f.nodes), "link"), f.linkDir)
 	default:
-		r.warn(fix, "no link to a device: %s; with systemd's cgroups, containers lose GPUs at systemctl daemon-reload", listSome(missing))
+		r.warn(fix, "no link to a device: %s; with systemd's cgroups, containers lose GPUs at systemctl daemon-reload", listFirst(missing))
 	}
 }

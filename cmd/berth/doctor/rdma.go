@@ -6,12 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-func (e *exam) checkRDMAPorts(r *report) error {
+func (e *examination) checkRDMAPorts(r *report) error {
 	nics, err := sysfs.NICs(e.host)
 	if err == nil {
 		decideRDMAPorts(r, nics)
@@ -35,11 +36,11 @@ func decideRDMAPorts(r *report, nics []sysfs.NIC) {
 			case p.State == "ACTIVE":
 				active++
 			case p.State == "INIT" && p.LinkLayer == "InfiniBand":
-				r.warn("start a subnet manager (systemctl start opensm, or one in a switch)", "port %d of %s has a link and no address: no subnet manager has seen it", p.Number, n.Name)
+				r.warn("start a subnet manager (systemctl start opensm, or one in a switch)", "port %d of %s has a link and no address: no subnet manager has configured it", p.Number, n.Name)
 			}
 		}
 	}
-	r.okOtherwise("%s, %s active", countOf(len(nics), "adapter"), countOf(active, "port"))
+	r.okUnlessReported("%s, %s active", output.FormatCount(len(nics), "adapter"), output.FormatCount(active, "port"))
 }
 
 // rocePort is an active port of an Ethernet adapter.
@@ -52,7 +53,7 @@ type rocePort struct {
 	mtu int
 }
 
-func (e *exam) readRoCE() (ports []rocePort, err error) {
+func (e *examination) readRoCE() (ports []rocePort, err error) {
 	nics, err := sysfs.NICs(e.host)
 	for _, n := range nics {
 		for _, p := range n.Ports {
@@ -73,8 +74,8 @@ func (e *exam) readRoCE() (ports []rocePort, err error) {
 	return ports, err
 }
 
-// decideGIDs reports ports of RoCE that other machines don't reach. The address that a
-// port has by itself is link-local: it reaches no further than the next switch.
+// decideGIDs reports ports of RoCE that machines of other subnets can't reach, because they
+// have only a link-local address.
 func decideGIDs(r *report, ports []rocePort) {
 	routable := func(g gpu.GID) bool { return g.Type == "RoCE v2" && !strings.HasPrefix(g.GID, "fe80:") }
 	for _, p := range ports {
@@ -83,12 +84,12 @@ func decideGIDs(r *report, ports []rocePort) {
 		}
 	}
 	if len(ports) > 0 {
-		r.okOtherwise("%s of RoCE with GIDs that can be reached", countOf(len(ports), "port"))
+		r.okUnlessReported("%s of RoCE with GIDs that can be reached", output.FormatCount(len(ports), "port"))
 	}
 }
 
-// decideMTU reports ports of RoCE whose interface carries no packet of RDMA's largest
-// size, 4096 bytes and headers.
+// decideMTU reports ports of RoCE whose interface is too narrow for RDMA's largest packets,
+// 4096 bytes and headers.
 func decideMTU(r *report, ports []rocePort) {
 	const enough = 4200
 	ports = slices.DeleteFunc(ports, func(p rocePort) bool { return p.mtu == 0 })
@@ -98,11 +99,11 @@ func decideMTU(r *report, ports []rocePort) {
 		}
 	}
 	if len(ports) > 0 {
-		r.okOtherwise("%s of RoCE with large packets", countOf(len(ports), "port"))
+		r.okUnlessReported("%s of RoCE with large packets", output.FormatCount(len(ports), "port"))
 	}
 }
 
-func (e *exam) checkRDMANamespaces(r *report) error {
+func (e *examination) checkRDMANamespaces(r *report) error {
 	nics, err := sysfs.NICs(e.host)
 	if err != nil || len(nics) == 0 {
 		return err
@@ -119,11 +120,11 @@ func (e *exam) checkRDMANamespaces(r *report) error {
 func decideRDMANamespaces(r *report, shared bool, nics string) {
 	switch {
 	case shared:
-		r.ok("RDMA is shared among network namespaces: device rules and what is shown of /sys divide it")
+		r.ok("RDMA is shared among network namespaces: device rules and the view of /sys divide it")
 	case nics != "exclusive":
 		r.warn(`set policy.nics = "exclusive" in `+r.configPath+", or rdma system set netns shared before anything uses RDMA",
 			"an adapter is in one network namespace at a time (rdma system), and policy leases it to several: the second finds it gone")
 	default:
-		r.ok("adapters move into the network namespaces of those who lease them (rdma system)")
+		r.ok("adapters move into the network namespaces of their holders (rdma system)")
 	}
 }

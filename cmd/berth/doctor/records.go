@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-func (e *exam) checkLedger(r *report) error {
+func (e *examination) checkLedger(r *report) error {
 	node, err := berth.Open(e.Config)
 	if err != nil {
 		return nil //nolint:nilerr // of cgroups, reported by cgroups.version
@@ -28,10 +29,10 @@ func (e *exam) checkLedger(r *report) error {
 	return decideLedger(r, view, err)
 }
 
-// unstartedAge is how long containers wait for their start at most when nothing is wrong.
+// unstartedAge is the age from which a created container that wasn't started is reported.
 const unstartedAge = time.Minute
 
-// decideLedger reports a ledger that can't be read, and leases whose holder is gone.
+// decideLedger reports a ledger that can't be read, and leases whose holder is dead.
 func decideLedger(r *report, view ledger.View, err error) error {
 	switch {
 	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, ledger.ErrOwnership):
@@ -43,13 +44,13 @@ func decideLedger(r *report, view ledger.View, err error) error {
 	case err != nil:
 		return err
 	}
-	r.ok("%s, %d waiting", countOf(len(view.Leases), "lease"), len(view.Queue))
+	r.ok("%s, %d waiting", output.FormatCount(len(view.Leases), "lease"), len(view.Queue))
 	for _, l := range view.Leases {
 		switch {
 		case !l.Live:
-			r.warn(r.command("release "+l.ID), "the holder of lease %s is gone (%s); the next request for GPUs finds that as well", l.ID, l.Note)
+			r.warn(r.command("release "+l.ID), "the holder of lease %s is dead (%s); the next request for GPUs also releases it", l.ID, l.Note)
 		case l.Created && time.Since(l.Since) > unstartedAge:
-			r.warn(r.command("release --force "+l.ID), "container %s holds lease %s since %s and was never started: the process that should start it is gone", l.Owner.Container, l.ID, l.Since.Format(time.RFC3339))
+			r.warn(r.command("release --force "+l.ID), "container %s holds lease %s since %s and was never started: the process that should start it has ended", l.Owner.Container, l.ID, l.Since.Format(time.RFC3339))
 		case l.Note != "":
 			r.warn(r.command("release "+l.ID)+", or wait until its holder ends", "lease %s: %s", l.ID, l.Note)
 		}
@@ -57,16 +58,16 @@ func decideLedger(r *report, view ledger.View, err error) error {
 	return nil
 }
 
-// checkLocks reports processes that were stopped or frozen while they held a lock that others
-// wait for.
-func (e *exam) checkLocks(r *report) error {
+// checkLocks reports processes that are stopped or frozen while they hold one of berth's
+// locks.
+func (e *examination) checkLocks(r *report) error {
 	if !exists(filepath.Join(e.Config.State, "ledger.lock")) {
-		return nil // nobody has changed the ledger yet, or it is hidden with the ledger
+		return nil // there is no ledger yet, or this user can't read its directory
 	}
 	for _, path := range e.Config.Locks() {
 		file, err := os.Stat(path)
 		if err != nil {
-			continue // nobody has used it yet
+			continue // it isn't used yet
 		}
 		for _, h := range lock.FindHolders(file) {
 			switch h.State {
@@ -77,7 +78,7 @@ func (e *exam) checkLocks(r *report) error {
 			}
 		}
 	}
-	r.okOtherwise("nobody blocks one")
+	r.okUnlessReported("nobody blocks one")
 	return nil
 }
 
@@ -89,7 +90,7 @@ type taskFact struct {
 	dir  string
 }
 
-func (e *exam) checkTaskRecords(r *report) error {
+func (e *examination) checkTaskRecords(r *report) error {
 	store := tasks.Store{Data: e.Config.Data, State: e.Config.State, Proc: e.Config.Host.Proc}
 	ids, err := store.IDs()
 	if err != nil {
@@ -113,29 +114,29 @@ func decideTasks(r *report, all []taskFact) {
 	for _, f := range all {
 		var broken *tasks.BrokenError
 		switch {
-		case errors.Is(f.err, fs.ErrNotExist): // it is being made or removed
+		case errors.Is(f.err, fs.ErrNotExist): // it is being created or removed
 		case errors.As(f.err, &broken) && broken.IsDamaged():
 			r.fail(r.command("rm -f "+f.id), "%v", f.err)
 		case f.err != nil:
-			r.fail("look at "+f.dir+": a newer berth has written it, or it can't be read at all", "%v", f.err)
+			r.fail("look at "+f.dir+": a newer berth has written it, or it is damaged", "%v", f.err)
 		case f.task.Orphan():
-			r.warn(r.command("ps"), "task %s has no monitor any more: until the next berth command nobody reads its output or notices its end", f.task.Name)
+			r.warn(r.command("ps"), "task %s has no monitor: until the next berth command its output isn't logged and its end isn't recorded", f.task.Name)
 		case f.task.State == tasks.Running:
 			running++
 		}
 	}
-	r.okOtherwise("%s, %d running", countOf(len(all), "task"), running)
+	r.okUnlessReported("%s, %d running", output.FormatCount(len(all), "task"), running)
 }
 
 // checkImageNames reports names of images that can't be read.
-func (e *exam) checkImageNames(r *report) error {
+func (e *examination) checkImageNames(r *report) error {
 	damaged, err := image.Store{Dir: filepath.Join(e.Config.Data, "images")}.Damaged()
 	if err != nil {
 		return err
 	}
 	for _, path := range damaged {
-		r.warn(r.command("prune")+"; then pull that image again", "%s can't be read, and the image that had the name is gone", path)
+		r.warn(r.command("prune")+"; then pull that image again", "%s can't be read, and its image is lost", path)
 	}
-	r.okOtherwise("the name of each image can be read")
+	r.okUnlessReported("the name of each image can be read")
 	return nil
 }

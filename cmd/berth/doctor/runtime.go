@@ -23,7 +23,7 @@ import (
 
 // runtimeFacts are the OCI runtime that berth-runtime executes.
 type runtimeFacts struct {
-	// asked is the configured runtime, "" for the default.
+	// asked is the configured runtime, "" for the default one.
 	asked string
 	// path is the program that was found, "" if there is none.
 	path string
@@ -33,7 +33,7 @@ type runtimeFacts struct {
 
 // checkRuntime looks for what berth-runtime executes, in the PATH of this process. An
 // engine may have another PATH.
-func (e *exam) checkRuntime(r *report) error {
+func (e *examination) checkRuntime(r *report) error {
 	f := runtimeFacts{asked: e.Config.Runtime, path: e.Find(e.Config.Runtime)}
 	if f.asked == "" {
 		f.path = cmp.Or(e.Find("crun"), e.Find("runc"))
@@ -49,11 +49,11 @@ func (e *exam) checkRuntime(r *report) error {
 func decideRuntime(r *report, f runtimeFacts) {
 	switch {
 	case f.path == "" && f.asked == "":
-		r.fail("install crun or runc, or set runtime", "neither crun nor runc is there, and no other is configured")
+		r.fail("install crun or runc, or set runtime", "neither crun nor runc is installed, and no other runtime is configured")
 	case f.path == "" && strings.Contains(f.asked, "/"):
-		r.fail("install it, or set another", "%s is no program that can be run, and runtime names it", f.asked)
+		r.fail("install it, or set another runtime", "runtime names %s, which is no executable program", f.asked)
 	case f.path == "":
-		r.fail("install it, or set another", "there is no %s, which runtime names", f.asked)
+		r.fail("install it, or set another runtime", "runtime names %s, which isn't in PATH", f.asked)
 	case f.isBerth:
 		r.fail("set runtime in "+r.configPath+" to the path of crun or runc", "%s is berth-runtime itself, which would call itself for ever", f.path)
 	default:
@@ -70,8 +70,8 @@ func isSameFile(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// versionFacts are what the runtime says of itself, and what decides whether it works on
-// this machine.
+// versionFacts are the version of the runtime, and the properties of the machine that
+// decide whether that version works.
 type versionFacts struct {
 	path string
 	// output is what --version prints, err why it can't be run.
@@ -90,7 +90,7 @@ func isKnownRuntime(path string) bool {
 	return slices.Contains([]string{"crun", "runc"}, filepath.Base(path))
 }
 
-func (e *exam) checkRuntimeVersion(r *report) error {
+func (e *examination) checkRuntimeVersion(r *report) error {
 	if e.runtime == "" {
 		return nil // reported by runtime.program
 	}
@@ -115,16 +115,16 @@ func decideRuntimeVersion(r *report, f versionFacts) {
 	case f.err != nil:
 		r.warn("see whether it works: "+f.path+" --help", "%s --version: %v", f.path, f.err)
 	case name == "":
-		r.ok("%s says nothing of its version", f.path)
+		r.ok("%s doesn't print its version", f.path)
 	default:
 		if name == "crun" {
 			decideCrun(r, f, version)
 		}
-		r.okOtherwise("%s %s", name, version)
+		r.okUnlessReported("%s %s", name, version)
 	}
 }
 
-// decideCrun reports where versions of crun are known to fail.
+// decideCrun reports versions of crun that fail on this machine.
 func decideCrun(r *report, f versionFacts, version string) {
 	other := "set runtime = \"runc\" in " + r.configPath
 	if !f.hasRunc {
@@ -164,8 +164,8 @@ func mayLiftMemlock(status string) bool {
 	return err != nil || mask&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// checkLauncherRuntime looks for what berth run executes. PATH doesn't decide that.
-func (e *exam) checkLauncherRuntime(r *report) error {
+// checkLauncherRuntime looks for the runtime of berth run, which isn't searched in PATH.
+func (e *examination) checkLauncherRuntime(r *report) error {
 	if e.User != "" {
 		return errRootOnly
 	}
@@ -182,11 +182,11 @@ func decideLauncherRuntime(r *report, path string, err error) {
 		r.warn("call berth outside of this container", "berth run: %v", err)
 	case err == nil:
 		r.ok("berth run takes %s", path)
-	} // other errors are of cgroups, which have a check of their own
+	} // other errors concern cgroups, which have a check of their own
 }
 
-// checkTaskEngine looks whether containerd answers where tasks are containerd's.
-func (e *exam) checkTaskEngine(r *report) error {
+// checkTaskEngine checks whether containerd answers, if it is the engine of tasks.
+func (e *examination) checkTaskEngine(r *report) error {
 	if e.Config.Run.Engine != "containerd" {
 		r.ok("tasks are run by berth itself")
 		return nil
@@ -207,6 +207,6 @@ func (e *exam) checkTaskEngine(r *report) error {
 }
 
 // besideHook returns the path of a program beside berth-hook, where engines find it.
-func (e *exam) besideHook(name string) string {
+func (e *examination) besideHook(name string) string {
 	return filepath.Join(filepath.Dir(e.Config.HookCommand()), name)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-func (e *exam) readSnapshot() (snapshot.Snapshot, error) {
+func (e *examination) readSnapshot() (snapshot.Snapshot, error) {
 	return snapshot.Load(e.Config.SnapshotPath(), e.host)
 }
 
 // checkSnapshot reports a stale inventory snapshot: the next start of a container takes a
 // new one, and waits for it.
-func (e *exam) checkSnapshot(r *report) error {
+func (e *examination) checkSnapshot(r *report) error {
 	s, err := e.readSnapshot()
 	switch {
 	case errors.Is(err, snapshot.ErrStale):
@@ -32,7 +32,7 @@ func (e *exam) checkSnapshot(r *report) error {
 }
 
 // checkDriverCopies reports copies of the driver's files that have changed.
-func (e *exam) checkDriverCopies(r *report) error {
+func (e *examination) checkDriverCopies(r *report) error {
 	s, err := e.readSnapshot()
 	if err != nil || s.DriverDir == "" {
 		return nil //nolint:nilerr // reported by snapshot.fresh
@@ -48,19 +48,19 @@ func (e *exam) checkDriverCopies(r *report) error {
 	return nil
 }
 
-// sharedFacts are how containers get the files that they have in common.
+// sharedFacts are how containers get the driver's files.
 type sharedFacts struct {
-	// mount is the idmapped mount of these files, and mounted says that it is there.
+	// mount is the path of the idmapped mount of these files. mounted means that it is mounted.
 	mount   string
 	mounted bool
-	// owned is why there can be none, "" if there can.
+	// owned is the reason for which the machine can't have such a mount, "" if it can.
 	owned string
-	// leasable says that the kernel lets processes take leases on files.
+	// leasable means that the kernel lets processes take leases on files.
 	leasable bool
 }
 
-// checkSharedMount reports files of all containers that root of a container owns.
-func (e *exam) checkSharedMount(r *report) error {
+// checkSharedMount reports driver files that are owned by root of the containers.
+func (e *examination) checkSharedMount(r *report) error {
 	s, err := e.readSnapshot()
 	if err != nil || s.DriverDir == "" {
 		return nil //nolint:nilerr // reported by snapshot.fresh
@@ -71,7 +71,8 @@ func (e *exam) checkSharedMount(r *report) error {
 	return nil
 }
 
-// decideSharedMount reports when a container can freeze all others.
+// decideSharedMount reports a machine on which a container can block all others by taking
+// leases on the driver's files.
 func decideSharedMount(r *report, f sharedFacts) {
 	switch {
 	case f.owned == "" && !f.mounted:
@@ -79,14 +80,14 @@ func decideSharedMount(r *report, f sharedFacts) {
 	case f.owned == "":
 		r.ok("%s has the driver's files without their owner", f.mount)
 	case !f.leasable:
-		r.ok("the driver's files have their owner, and nobody can take a lease on a file (fs.leases-enable = 0): %s", f.owned)
+		r.ok("the driver's files keep their owner, but no process can take leases on files (fs.leases-enable = 0): %s", f.owned)
 	default:
 		r.warn("sysctl -w fs.leases-enable=0, or put data of "+r.configPath+" on ext4, xfs or btrfs",
-			"root of a container can take leases on the driver's files and so hold up every program that uses a GPU: %s", f.owned)
+			"root of a container can take leases on the driver's files and so block every program that uses a GPU: %s", f.owned)
 	}
 }
 
-func (e *exam) checkLostGPUs(r *report) error {
+func (e *examination) checkLostGPUs(r *report) error {
 	s, err := e.readSnapshot()
 	if err != nil {
 		return nil //nolint:nilerr // reported by snapshot.fresh
@@ -100,17 +101,17 @@ func (e *exam) checkLostGPUs(r *report) error {
 	return nil
 }
 
-// decideLostGPUs reports GPUs that NVML couldn't ask when the snapshot was taken, that can't be
-// reached on the PCI bus, or that the kernel's log calls lost since the snapshot.
+// decideLostGPUs reports GPUs that NVML couldn't query when the snapshot was taken, that can't
+// be reached on the PCI bus, or that the kernel's log has reported as lost since the snapshot.
 func decideLostGPUs(r *report, gpus []gpu.GPU, xids []gpudriver.Xid) {
 	for _, g := range gpus {
 		reported := slices.ContainsFunc(xids, func(x gpudriver.Xid) bool { return x.PCI == g.PCI })
 		switch {
 		case g.Lost != "":
-			r.warn("the kernel's log has the reason (dmesg | grep NVRM); when it is back, "+r.command("discover"), "GPU %d (%s) is lost: %s", g.Index, g.PCI, g.Lost)
+			r.warn("dmesg | grep NVRM shows the reason; when the GPU is back, "+r.command("discover"), "GPU %d (%s) is lost: %s", g.Index, g.PCI, g.Lost)
 		case reported:
 			r.warn(r.command("discover"), "GPU %d (%s) fell off the bus, by the kernel's log (dmesg | grep NVRM)", g.Index, g.PCI)
 		}
 	}
-	r.okOtherwise("no GPU is lost")
+	r.okUnlessReported("no GPU is lost")
 }

@@ -16,14 +16,14 @@ func discoverUnits() []string { return []string{"berth-discover.service", "berth
 // systemdDir exists where systemd runs (sd_booted(3)).
 const systemdDir = "/run/systemd/system"
 
-func (e *exam) checkUnits(r *report) error {
+func (e *examination) checkUnits(r *report) error {
 	if !exists(systemdDir) {
-		r.ok("systemd doesn't run here: the first container's start does berth discover")
+		r.ok("systemd doesn't run here: the first container's start runs berth discover")
 		return nil
 	}
 	output, err := e.Run(e.ctx, append([]string{"systemctl", "show", "--property=Id,LoadState,UnitFileState,ActiveState,Result"}, discoverUnits()...)...)
 	if err != nil {
-		r.warn("systemctl status", "systemd doesn't say how berth-discover stands: %v", err)
+		r.warn("systemctl status", "the state of berth-discover can't be read: %v", err)
 		return nil
 	}
 	for block := range strings.SplitSeq(output, "\n\n") {
@@ -31,7 +31,7 @@ func (e *exam) checkUnits(r *report) error {
 			decideUnit(r, unit)
 		}
 	}
-	r.okOtherwise("%s are enabled", strings.Join(discoverUnits(), " and "))
+	r.okUnlessReported("%s are enabled", strings.Join(discoverUnits(), " and "))
 	return nil
 }
 
@@ -45,8 +45,8 @@ func parseProperties(block string) map[string]string {
 	return all
 }
 
-// decideUnit reports a unit that doesn't run. The next start of a container does its work
-// then, and waits for it. A masked unit is what an admin wants.
+// decideUnit reports a unit that doesn't run: the next start of a container has to run berth
+// discover, and waits for it. A masked unit is the admin's choice and no problem.
 func decideUnit(r *report, unit map[string]string) {
 	id := unit["Id"]
 	switch {
@@ -62,9 +62,10 @@ func decideUnit(r *report, unit map[string]string) {
 	}
 }
 
-// checkTmpfiles looks for the file by which systemd makes the state directory at boot,
-// before any user could. Without berth's units there is no package whose file is missing.
-func (e *exam) checkTmpfiles(r *report) error {
+// checkTmpfiles looks for the file by which systemd creates the state directory at boot,
+// before any user can. Without berth's units berth wasn't installed by a package, and the
+// file isn't expected.
+func (e *examination) checkTmpfiles(r *report) error {
 	packaged := slices.ContainsFunc([]string{"/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system"}, func(dir string) bool {
 		return exists(filepath.Join(dir, discoverUnits()[0]))
 	})
@@ -87,12 +88,12 @@ func decideTmpfiles(r *report, found, state string) {
 		return
 	}
 	r.warn(fmt.Sprintf("echo 'd %s 0755 root root -' >/etc/tmpfiles.d/berth.conf, or install berth's package again", state),
-		"there is no berth.conf in /usr/lib/tmpfiles.d: whoever comes first after a boot makes %s", state)
+		"there is no berth.conf in /usr/lib/tmpfiles.d: any user could create %s after a boot", state)
 }
 
-// checkRootless looks for settings that keep users from making user namespaces, which
+// checkRootless looks for settings that keep users from creating user namespaces, which
 // podman needs without root.
-func (e *exam) checkRootless(r *report) error {
+func (e *examination) checkRootless(r *report) error {
 	if e.Find("podman") == "" {
 		return nil
 	}
@@ -116,20 +117,20 @@ func namespaceSettings() []namespaceSetting {
 	}
 }
 
-// decideRootless reports bad values of the settings. A kernel has some of them.
+// decideRootless reports bad values of the settings. No kernel has all of them.
 func decideRootless(r *report, values map[string]string) {
 	for _, s := range namespaceSettings() {
 		if values[s.key] == s.bad {
 			r.warn("sysctl -w "+s.key+"="+s.good, "podman can't run without root: %s is %s", s.key, s.bad)
 		}
 	}
-	r.okOtherwise("users may make user namespaces, as podman does without root")
+	r.okUnlessReported("users may make user namespaces, as podman does without root")
 }
 
 // checkToolkit looks for NVIDIA's container toolkit beside berth.
-func (e *exam) checkToolkit(r *report) error {
+func (e *examination) checkToolkit(r *report) error {
 	if path := cmp.Or(e.Find("nvidia-container-runtime"), e.Find("nvidia-ctk")); path != "" {
-		r.ok("NVIDIA's container toolkit is installed (%s): berth takes what it adds out of berth's containers", path)
+		r.ok("NVIDIA's container toolkit is installed (%s): berth removes its additions from the specs of berth's containers", path)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func doctorHost(c *cli.Context, conf berth.Config) Host {
 	h := Host{Config: conf, ConfigPath: c.String("config"), Berth: conf.Command(), Find: engines.Find, Run: engines.Run}
 	h.Engines = func(ctx context.Context, name string) Engine {
 		host := engines.ReadHost(ctx, name)
-		return ReadEngine(host, name, engines.SetupOptions(conf, host, c.String("config")), engines.AskDaemon(ctx, name))
+		return ReadEngine(host, name, engines.SetupOptions(conf, host, c.String("config")), engines.QueryDaemon(ctx, name))
 	}
 	if self, err := os.Executable(); err == nil {
 		h.Berth = self
@@ -81,8 +81,8 @@ func doctorHost(c *cli.Context, conf berth.Config) Host {
 	return h
 }
 
-// printFindings prints a line for each finding, and how many there are of each kind. Quiet
-// leaves out what is ok, and the last line.
+// printFindings prints a line for each finding, and the number of findings of each state.
+// quiet leaves out findings that are ok, and the last line.
 func printFindings(w output.StyledWriter, all []Finding, quiet bool) {
 	colours := map[State]string{OK: output.Green, Warning: output.Yellow, Failure: output.Red}
 	count := map[State]int{}

@@ -31,11 +31,11 @@ type Daemon struct {
 	Started time.Time
 }
 
-// AskDaemon asks an engine's daemon; podman has none, and the command answers.
-func AskDaemon(ctx context.Context, engine string) (d Daemon) {
+// QueryDaemon asks an engine's daemon; podman has none, and the command answers.
+func QueryDaemon(ctx context.Context, engine string) (d Daemon) {
 	switch engine {
 	case "docker":
-		info, ok := askDocker(ctx)
+		info, ok := queryDocker(ctx)
 		if !ok {
 			return d
 		}
@@ -44,9 +44,9 @@ func AskDaemon(ctx context.Context, engine string) (d Daemon) {
 			d.Runtimes[name] = runtime.Path
 		}
 	case "containerd":
-		d.Started = askStartTime(ctx, "containerd.service")
+		d.Started = queryStartTime(ctx, "containerd.service")
 	case "podman":
-		d.Default = ask(ctx, "podman", "info", "--format", "{{.Host.OCIRuntime.Name}}")
+		d.Default = tryRun(ctx, "podman", "info", "--format", "{{.Host.OCIRuntime.Name}}")
 		d.Answers = d.Default != ""
 	}
 	return d
@@ -68,12 +68,12 @@ const (
 	socketTimeout = 5 * time.Second
 )
 
-// askDocker asks dockerd on its default socket, and through the docker command where it
+// queryDocker asks dockerd on its default socket, and through the docker command where it
 // listens elsewhere.
-func askDocker(ctx context.Context) (info dockerInfo, ok bool) {
+func queryDocker(ctx context.Context) (info dockerInfo, ok bool) {
 	text, err := getFromSocket(ctx, dockerSocket, "/info")
 	if err != nil {
-		text = []byte(ask(ctx, "docker", "info", "--format", "{{json .}}"))
+		text = []byte(tryRun(ctx, "docker", "info", "--format", "{{json .}}"))
 	}
 	return info, json.Unmarshal(text, &info) == nil && info.DefaultRuntime != ""
 }
@@ -100,12 +100,12 @@ func getFromSocket(ctx context.Context, socket, path string) (text []byte, err e
 	return io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 }
 
-// askStartTime returns when systemd has started a service that runs, zero if it doesn't
+// queryStartTime returns when systemd has started a service that runs, zero if it doesn't
 // say. systemd says whole seconds: the end of that second is returned.
-func askStartTime(ctx context.Context, unit string) time.Time {
-	answer := ask(ctx, "systemctl", "show", "--timestamp=unix", "--property=ExecMainStartTimestamp", "--value", unit)
+func queryStartTime(ctx context.Context, unit string) time.Time {
+	answer := tryRun(ctx, "systemctl", "show", "--timestamp=unix", "--property=ExecMainStartTimestamp", "--value", unit)
 	seconds, err := strconv.ParseInt(strings.TrimPrefix(answer, "@"), 10, 64)
-	if err != nil || seconds <= 0 || ask(ctx, "systemctl", "is-active", unit) != "active" {
+	if err != nil || seconds <= 0 || tryRun(ctx, "systemctl", "is-active", unit) != "active" {
 		return time.Time{}
 	}
 	return time.Unix(seconds+1, 0)

@@ -38,8 +38,8 @@ func Run(ctx context.Context, words ...string) (string, error) {
 
 func joinLines(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// ask is [Run] for answers that may be missing: then it returns "".
-func ask(ctx context.Context, words ...string) string {
+// tryRun is [Run] for answers that may be missing: then it returns "".
+func tryRun(ctx context.Context, words ...string) string {
 	out, _ := Run(ctx, words...)
 	return strings.TrimSpace(out)
 }
@@ -61,7 +61,7 @@ func ReadHost(ctx context.Context, engine string) setup.Host {
 		program = "dockerd"
 	}
 	if program = Find(program); program != "" {
-		h.Version = setup.FindVersion(ask(ctx, program, "--version"))
+		h.Version = setup.FindVersion(tryRun(ctx, program, "--version"))
 	}
 	if words := h.ContainerdDumpCommand(); engine == "containerd" && words != nil {
 		var err error
@@ -69,7 +69,7 @@ func ReadHost(ctx context.Context, engine string) setup.Host {
 			h.Refusal = err.Error()
 		}
 	}
-	for line := range strings.Lines(ask(ctx, "systemctl", "show-environment")) {
+	for line := range strings.Lines(tryRun(ctx, "systemctl", "show-environment")) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "PATH="); ok {
 			h.Path = value
 		}
@@ -85,7 +85,7 @@ type Container struct{ Engine, ID string }
 // containerd's containers are found in the state directories of runtimes.
 func FindContainers(ctx context.Context, word string) (found []Container) {
 	for _, engine := range []string{"docker", "podman"} {
-		if id := ask(ctx, engine, "container", "inspect", "--format", "{{.Id}}", "--", word); id != "" {
+		if id := tryRun(ctx, engine, "container", "inspect", "--format", "{{.Id}}", "--", word); id != "" {
 			found = append(found, Container{engine, id})
 		}
 	}
@@ -105,11 +105,11 @@ func ContainersOfBerth(ctx context.Context, engine string) (names []string) {
 	if format == "" {
 		return nil
 	}
-	ids := strings.Fields(ask(ctx, engine, "ps", "--all", "--quiet"))
+	ids := strings.Fields(tryRun(ctx, engine, "ps", "--all", "--quiet"))
 	if len(ids) == 0 {
 		return nil
 	}
-	for line := range strings.Lines(ask(ctx, append([]string{engine, "inspect", "--format", format}, ids...)...)) {
+	for line := range strings.Lines(tryRun(ctx, append([]string{engine, "inspect", "--format", format}, ids...)...)) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), setup.Name+" "); ok {
 			names = append(names, strings.TrimPrefix(name, "/"))
 		}

@@ -105,12 +105,12 @@ func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
 	}
 	return func(i image.Summary) bool {
 		return !slices.ContainsFunc(labels, func(l image.Label) bool { return !l.Matches(i.Labels) }) &&
-			(len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return hasName(i, p) }))
+			(len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return matchesReference(i, p) }))
 	}, nil
 }
 
-// hasName reports whether a pattern matches a name of an image, with or without its tag.
-func hasName(i image.Summary, pattern string) bool {
+// matchesReference reports whether a pattern matches a name of an image, with or without its tag.
+func matchesReference(i image.Summary, pattern string) bool {
 	for _, name := range []string{i.Short, i.Name} {
 		names := []string{name}
 		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {

@@ -126,7 +126,7 @@ func measureDisk(ctx context.Context, conf berth.Config, store tasks.Store) (u d
 	slices.SortStableFunc(u.Images, func(a, b image.Summary) int { return cmp.Compare(b.Size, a.Size) })
 	all, err3 := store.List()
 	written, logs := diskSum{Type: "Tasks", Total: len(all)}, diskSum{Type: "Logs"}
-	u.Tasks, err3 = sizesOf(ctx, store, all, err3)
+	u.Tasks, err3 = measureTasks(ctx, store, all, err3)
 	for _, t := range u.Tasks {
 		written.Size += t.Written
 		logs.Size += t.Logs
@@ -151,8 +151,8 @@ func measureDisk(ctx context.Context, conf berth.Config, store tasks.Store) (u d
 	return u, errors.Join(err1, err2, err3)
 }
 
-// sizesOf counts what tasks have written, the largest first.
-func sizesOf(ctx context.Context, store tasks.Store, all []tasks.Task, unread error) ([]taskSize, error) {
+// measureTasks counts what tasks have written, the largest first.
+func measureTasks(ctx context.Context, store tasks.Store, all []tasks.Task, unread error) ([]taskSize, error) {
 	sizes := []taskSize{}
 	for _, t := range all {
 		size, err := store.Size(ctx, t.ID)

@@ -45,7 +45,7 @@ func AllocCommand() *cli.Command {
 }
 
 func runAlloc(c *cli.Context) error {
-	if err := waiting.Check(c); err != nil {
+	if err := waiting.CheckFlags(c); err != nil {
 		return err
 	}
 	words := c.Args().Slice()
@@ -59,7 +59,7 @@ func runAlloc(c *cli.Context) error {
 	if err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
-	command, err := lookCommand(words[1])
+	command, err := findCommand(words[1])
 	if err != nil {
 		return err
 	}
@@ -88,14 +88,14 @@ func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command
 		Owner:   ledger.Owner{EntryPoint: "alloc", Name: filepath.Base(argv[0]), Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
 		Request: wanted,
 		Wait:    waiting.Limit(c),
-		Waiting: waiting.SayWaiting(time.Now()),
+		Waiting: waiting.NewWaitPrinter(time.Now()),
 	})
 	if err != nil {
 		return errors.Join(verb.NameRequest(err), removeGroup(context.WithoutCancel(c.Context), tree, group))
 	}
-	waiting.SayUrgent()(node.RemarkOccupied(lease.Devices))
+	waiting.NewRemarkPrinter()(node.RemarkOccupied(lease.Devices))
 	ctx := context.WithoutCancel(c.Context)
-	runErr := runIn(c.Context, tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
+	runErr := runInCgroup(c.Context, tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
 	left, err := remainingProcesses(tree, group)
 	if err == nil && len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n",
@@ -117,9 +117,9 @@ func remainingProcesses(tree cgroup.Hierarchy, group string) (pids []int, err er
 	return pids, nil
 }
 
-// groups is the prefix of the names of alloc's cgroups. The process that creates one, and the pid
+// allocPrefix is the prefix of the names of alloc's cgroups. The process that creates one, and the pid
 // namespace of its pid, are in the name: "alloc-PID.START.NAMESPACE-RANDOM".
-const groups = "/berth/alloc-"
+const allocPrefix = "/berth/alloc-"
 
 func newAllocGroup() (string, error) {
 	pid := os.Getpid()
@@ -131,7 +131,7 @@ func newAllocGroup() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("name cgroup: %w", err)
 	}
-	return fmt.Sprintf("%s%d.%d.%d-%s", groups, pid, start, namespace, randomID()), nil
+	return fmt.Sprintf("%s%d.%d.%d-%s", allocPrefix, pid, start, namespace, randomID()), nil
 }
 
 // hasLiveCreator says whether the process that created a cgroup of alloc may still enter it. A
@@ -139,7 +139,7 @@ func newAllocGroup() (string, error) {
 func hasLiveCreator(group string) bool {
 	var pid int
 	var start, namespace uint64
-	if n, _ := fmt.Sscanf(group, groups+"%d.%d.%d-", &pid, &start, &namespace); n != 3 {
+	if n, _ := fmt.Sscanf(group, allocPrefix+"%d.%d.%d-", &pid, &start, &namespace); n != 3 {
 		return false
 	}
 	own, err := process.Namespace("/proc", os.Getpid())
@@ -185,7 +185,7 @@ func allocGroups(tree cgroup.Hierarchy) (map[string]bool, error) {
 	}
 	all := map[string]bool{}
 	for _, t := range trees {
-		dir, err := t.Dir(groups + "x")
+		dir, err := t.Dir(allocPrefix + "x")
 		if err != nil {
 			return nil, err
 		}
@@ -194,7 +194,7 @@ func allocGroups(tree cgroup.Hierarchy) (map[string]bool, error) {
 			return nil, err
 		}
 		for _, dir := range found {
-			all[groups+strings.TrimPrefix(filepath.Base(dir), filepath.Base(groups))] = true
+			all[allocPrefix+strings.TrimPrefix(filepath.Base(dir), filepath.Base(allocPrefix))] = true
 		}
 	}
 	return all, nil
@@ -220,9 +220,9 @@ func allocEnvironment(env []string, lease ledger.Lease) []string {
 	return env
 }
 
-// runIn starts the command inside the cgroup: by way of berth enter, so that not
+// runInCgroup starts the command inside the cgroup: by way of berth enter, so that not
 // a single instruction of it runs outside.
-func runIn(ctx context.Context, tree cgroup.Hierarchy, group, command string, argv, env []string) error {
+func runInCgroup(ctx context.Context, tree cgroup.Hierarchy, group, command string, argv, env []string) error {
 	if err := tree.Create(group); err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
@@ -288,8 +288,8 @@ func EnterCommand() *cli.Command {
 	}
 }
 
-// lookCommand finds the command as a shell would, with a shell's exit codes.
-func lookCommand(name string) (string, error) {
+// findCommand finds the command as a shell would, with a shell's exit codes.
+func findCommand(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if fi, e := os.Stat(name); e == nil && fi.IsDir() && strings.Contains(name, "/") {
 		return "", verb.WithCode(verb.ExitNoExec, fmt.Errorf("%s is a directory, not a command", name))

@@ -107,7 +107,7 @@ func (list leaseList) print(w io.Writer, now time.Time, width int) error {
 		_, err := fmt.Fprintln(w, "nothing is leased, and nobody waits")
 		return err
 	}
-	rows := append([][]string{output.HeadingsOf(leaseColumns())}, list.rows(now)...)
+	rows := append([][]string{output.Headings(leaseColumns())}, list.rows(now)...)
 	var notes []string
 	for _, l := range list.Leases {
 		if l.Note != "" {
@@ -146,7 +146,7 @@ func (list leaseList) rows(now time.Time) (rows [][]string) {
 		})
 	}
 	for i, q := range list.Queue {
-		state := fmt.Sprintf("waiting, %s in the queue", ordinalOf(i+1))
+		state := fmt.Sprintf("waiting, %s in the queue", formatOrdinal(i+1))
 		if q.Halted {
 			state = "stopped, and lets others pass"
 		}
@@ -157,7 +157,7 @@ func (list leaseList) rows(now time.Time) (rows [][]string) {
 	return rows
 }
 
-func ordinalOf(n int) string {
+func formatOrdinal(n int) string {
 	suffix := "th"
 	switch {
 	case n%100 >= 11 && n%100 <= 13:

@@ -67,7 +67,7 @@ func runRelease(c *cli.Context) error {
 		if restarting.ID != "" {
 			who += fmt.Sprintf("; it won't be started again, in spite of --restart %s", restarting.Restart)
 		}
-		if err := confirm(who); err != nil {
+		if err := confirmEnding(who); err != nil {
 			return err
 		}
 	}
@@ -120,8 +120,8 @@ func findReleasable(c *cli.Context, view ledger.View, word string) (ledger.Statu
 	return l, fmt.Errorf("release %q: %w", word, err)
 }
 
-// confirm asks on the terminal whether to end the holder's processes.
-func confirm(who string) error {
+// confirmEnding asks on the terminal whether to end the holder's processes.
+func confirmEnding(who string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
 		return fmt.Errorf("%s; --force ends its processes", who)
 	}

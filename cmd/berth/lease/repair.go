@@ -39,7 +39,7 @@ func RepairCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			sayRepaired(done)
+			printRepaired(done)
 			list, err := listLeases(c, done.View)
 			if err != nil {
 				return err
@@ -91,7 +91,7 @@ func isOwnProgram(self, program string) bool {
 	return slices.Contains(dirs, filepath.Dir(program)) && slices.Contains(own, filepath.Base(program))
 }
 
-func sayRepaired(r ledger.Repaired) {
+func printRepaired(r ledger.Repaired) {
 	if r.Reason == nil {
 		fmt.Fprintln(os.Stderr, "the ledger is in order; nothing was changed")
 		return

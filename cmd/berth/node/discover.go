@@ -76,7 +76,7 @@ func DiscoverCommand() *cli.Command {
 			case c.Bool("quiet"):
 				return nil
 			}
-			return sayDiscovered(os.Stdout, seen, conf.SnapshotPath(), seen.Taken.Before(began))
+			return printDiscovered(os.Stdout, seen, conf.SnapshotPath(), seen.Taken.Before(began))
 		}),
 	}
 }
@@ -130,9 +130,9 @@ func cleanUpLeases(ctx context.Context, conf berth.Config) {
 	}
 }
 
-// sayDiscovered sums up a snapshot; it is an old one if it was taken before this
+// printDiscovered sums up a snapshot; it is an old one if it was taken before this
 // program began, and then nothing had to be done.
-func sayDiscovered(w io.Writer, s snapshot.Snapshot, path string, old bool) error {
+func printDiscovered(w io.Writer, s snapshot.Snapshot, path string, old bool) error {
 	inv := s.Inventory
 	has := output.FormatCount(len(inv.GPUs), "GPU")
 	if len(inv.NICs) > 0 {

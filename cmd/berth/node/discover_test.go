@@ -24,7 +24,7 @@ func TestSayDiscovered(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out strings.Builder
-			if err := sayDiscovered(&out, s, "/s", c.old); err != nil || out.String() != c.want {
+			if err := printDiscovered(&out, s, "/s", c.old); err != nil || out.String() != c.want {
 				t.Errorf("%v, %q, want %q", err, out.String(), c.want)
 			}
 		})

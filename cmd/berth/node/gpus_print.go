@@ -41,7 +41,7 @@ func (n node) print(w io.Writer, now time.Time, full bool, width int) error {
 		return err
 	}
 	if full {
-		return output.PrintTable(w, append([][]string{output.HeadingsOf(deviceColumns())}, n.tableRows(now)...))
+		return output.PrintTable(w, append([][]string{output.Headings(deviceColumns())}, n.tableRows(now)...))
 	}
 	return output.PrintTable(w, output.WrapColumn(n.shortRows(now), holderColumn, width))
 }

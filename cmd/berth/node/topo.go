@@ -45,15 +45,15 @@ func TopoCommand() *cli.Command {
 
 // topology is the output of berth topo --json.
 type topology struct {
-	Hostname string  `json:"hostname"`
-	Devices  []place `json:"devices"`
+	Hostname string           `json:"hostname"`
+	Devices  []topologyDevice `json:"devices"`
 	// Matrix has a row and a column for each of the devices, in their order: "X" for
 	// the device itself, "NV" and a number of links, a path, or "N/A".
 	Matrix [][]string `json:"matrix"`
 }
 
-// place is a device and where it is.
-type place struct {
+// topologyDevice is a device and where it is.
+type topologyDevice struct {
 	Name string `json:"name"` // in the matrix: "GPU0", "NIC0"
 	UUID string `json:"uuid"` // as it is leased
 	NIC  string `json:"nic,omitempty"`
@@ -65,9 +65,9 @@ type place struct {
 const unknownPath = "N/A"
 
 func topologyOf(inv gpu.Inventory) topology {
-	t := topology{Hostname: inv.Hostname, Devices: []place{}, Matrix: [][]string{}}
+	t := topology{Hostname: inv.Hostname, Devices: []topologyDevice{}, Matrix: [][]string{}}
 	for i, g := range inv.GPUs {
-		t.Devices = append(t.Devices, place{Name: "GPU" + strconv.Itoa(g.Index), UUID: g.UUID, PCI: g.PCI, CPUs: g.CPUs, NUMA: g.NUMA})
+		t.Devices = append(t.Devices, topologyDevice{Name: "GPU" + strconv.Itoa(g.Index), UUID: g.UUID, PCI: g.PCI, CPUs: g.CPUs, NUMA: g.NUMA})
 		var row []string
 		for k := range inv.GPUs {
 			row = append(row, pathBetween(inv, i, k))
@@ -78,7 +78,7 @@ func topologyOf(inv gpu.Inventory) topology {
 		t.Matrix = append(t.Matrix, row)
 	}
 	for i, n := range inv.NICs {
-		t.Devices = append(t.Devices, place{Name: "NIC" + strconv.Itoa(i), UUID: n.Device(true).UUID, NIC: n.Name, PCI: n.PCI, NUMA: n.NUMA})
+		t.Devices = append(t.Devices, topologyDevice{Name: "NIC" + strconv.Itoa(i), UUID: n.Device(true).UUID, NIC: n.Name, PCI: n.PCI, NUMA: n.NUMA})
 		var row []string
 		for k := range inv.GPUs {
 			row = append(row, pathAt(n.Near, k))
@@ -269,7 +269,7 @@ func (t topology) writeNUMANodes(text *strings.Builder, width int) {
 }
 
 // shortName is "G0" for GPU0 and "N0" for NIC0.
-func shortName(d place) string {
+func shortName(d topologyDevice) string {
 	return strings.NewReplacer("GPU", "G", "NIC", "N").Replace(d.Name)
 }
 

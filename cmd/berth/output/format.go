@@ -45,8 +45,8 @@ func (f Fields) Label(key string) string {
 	return ""
 }
 
-// fieldsOf are the cells of a row of a table, by the names of their columns.
-func fieldsOf(columns []Column, cells []string) Fields {
+// newFields are the cells of a row of a table, by the names of their columns.
+func newFields(columns []Column, cells []string) Fields {
 	f := Fields{}
 	for i, c := range columns {
 		f[c.Name] = cells[i]
@@ -54,8 +54,8 @@ func fieldsOf(columns []Column, cells []string) Fields {
 	return f
 }
 
-// HeadingsOf are those of a table with these columns.
-func HeadingsOf(columns []Column) (all []string) {
+// Headings are those of a table with these columns.
+func Headings(columns []Column) (all []string) {
 	for _, c := range columns {
 		all = append(all, c.Heading)
 	}
@@ -66,7 +66,7 @@ func HeadingsOf(columns []Column) (all []string) {
 func PrintTableRows(w io.Writer, format string, columns []Column, cells [][]string) error {
 	rows := make([]Fields, 0, len(cells))
 	for _, row := range cells {
-		rows = append(rows, fieldsOf(columns, row))
+		rows = append(rows, newFields(columns, row))
 	}
 	return PrintRows(w, format, columns, rows)
 }

@@ -107,7 +107,7 @@ func (p *rankPrinter) FlushWhenIdle(rank int) func() bool {
 
 // show writes an entry, behind the rank's name if it begins a line.
 func (p *rankPrinter) show(from source, e logs.Entry) error {
-	out := outOf(e.Stream)
+	out := streamFile(e.Stream)
 	var line []byte
 	if p.open == nil || *p.open != from {
 		p.endLocked()
@@ -127,7 +127,7 @@ func (p *rankPrinter) show(from source, e logs.Entry) error {
 	return err
 }
 
-func outOf(s logs.Stream) *os.File {
+func streamFile(s logs.Stream) *os.File {
 	if s == logs.Stderr {
 		return os.Stderr
 	}
@@ -156,20 +156,20 @@ func (p *rankPrinter) End() {
 
 func (p *rankPrinter) endLocked() {
 	if p.open != nil {
-		_, _ = outOf(p.open.stream).WriteString("\n") // who doesn't listen misses it
+		_, _ = streamFile(p.open.stream).WriteString("\n") // who doesn't listen misses it
 		p.open = nil
 	}
 }
 
-// Ranked is an entry of a rank's log.
-type Ranked struct {
+// RankEntry is an entry of a rank's log.
+type RankEntry struct {
 	Rank  int
 	Entry logs.Entry
 }
 
 // MergeInOrder hands out entries of several logs by time. Each of them is in order by itself.
-func MergeInOrder(all []<-chan Ranked, give func(Ranked) error) error {
-	heads := make([]*Ranked, len(all))
+func MergeInOrder(all []<-chan RankEntry, give func(RankEntry) error) error {
+	heads := make([]*RankEntry, len(all))
 	for {
 		next := -1
 		for i, c := range all {

@@ -13,7 +13,7 @@ import (
 
 func TestFormatErrors(t *testing.T) {
 	columns := NewColumns("ID", "Names", "State")
-	rows := []Fields{fieldsOf(columns, []string{"a", "b", "c"})}
+	rows := []Fields{newFields(columns, []string{"a", "b", "c"})}
 	for _, tt := range []struct{ format, want string }{
 		{"{{.Id}}", "--format, column 3: there is no field .Id (did you mean ID?); there are ID, Names, State"},
 		{`table {{.ID}}\t{{.Nmes}}`, "--format, column 18: there is no field .Nmes (did you mean Names?); there are ID, Names, State"},
@@ -72,7 +72,7 @@ func TestFormatUnknownField(t *testing.T) {
 func TestFormatEscapes(t *testing.T) {
 	var b strings.Builder
 	columns := NewColumns("ID")
-	if err := PrintRows(&b, "{{.ID}}\\n{{json .ID}}\t.", columns, []Fields{fieldsOf(columns, []string{"\x1b]0;x\a"})}); err != nil {
+	if err := PrintRows(&b, "{{.ID}}\\n{{json .ID}}\t.", columns, []Fields{newFields(columns, []string{"\x1b]0;x\a"})}); err != nil {
 		t.Fatal(err)
 	}
 	if want := `\x1b]0;x\a` + "\n" + `"\u001b]0;x\u0007"` + "\t.\n"; b.String() != want {

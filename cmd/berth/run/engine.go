@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/engine"
 )
 
-// runElsewhere has an engine's program run a task.
-func runElsewhere(c *cli.Context, e *backend.Engine, o launcher.Options) error {
+// runOnEngine has an engine's program run a task.
+func runOnEngine(c *cli.Context, e *backend.Engine, o launcher.Options) error {
 	if os.Getenv("BERTH_LEASE") != "" {
 		return errors.New("--engine containerd: a container of containerd can't have the lease of the berth alloc around this process; unset BERTH_LEASE to take one of its own")
 	}

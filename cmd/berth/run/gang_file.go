@@ -79,7 +79,7 @@ func readGangSettings(c *cli.Context, f gangfile.File, g *launcher.GangOptions) 
 	}
 	for k, v := range f.Labels {
 		if _, given := g.Labels[k]; !given {
-			g.Labels = withEntry(g.Labels, k, v)
+			g.Labels = addEntry(g.Labels, k, v)
 		}
 	}
 	if f.ShmSize != "" && !c.IsSet("shm-size") {

@@ -90,16 +90,16 @@ func (h commandHint) add(code int, err error) error {
 
 // launchAndPrint has a task or a gang launched, and prints its id when it runs.
 func launchAndPrint(c *cli.Context, req launchRequest) error {
-	id, err := launchElsewhere(c, req, nil)
+	id, err := runLauncher(c, req, nil)
 	if err == nil {
 		fmt.Println(id)
 	}
 	return err
 }
 
-// launchElsewhere has another process launch a task or a gang, and passes on what that says
+// runLauncher has another process launch a task or a gang, and passes on what that says
 // until the task runs. viewerPipe is of a gang in the foreground.
-func launchElsewhere(c *cli.Context, req launchRequest, viewerPipe *os.File) (id string, err error) {
+func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File) (id string, err error) {
 	l, err := startLauncher(req, viewerPipe)
 	if err != nil {
 		return "", verb.WithCode(verb.ExitBerth, fmt.Errorf("start the launcher: %w", err))
@@ -234,7 +234,7 @@ func readLaunchRequest() (status *os.File, req launchRequest, err error) {
 	status = inheritedFile(statusFD)
 	asked := inheritedFile(requestFD)
 	if err := json.NewDecoder(asked).Decode(&req); err != nil || req.Task == nil && req.Gang == nil {
-		return nil, req, errors.New("launch is started by berth run -d, and by nobody else")
+		return nil, req, errors.New("only berth run -d starts berth launch")
 	}
 	if err := asked.Close(); err != nil {
 		return nil, req, err
@@ -266,7 +266,7 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 	if r.Gang != nil {
 		o = &r.Gang.Options
 	}
-	o.Detach, o.Progress = &launcher.Detach{Status: status}, sayUnpacking(time.Now())
+	o.Detach, o.Progress = &launcher.Detach{Status: status}, printUnpacking(time.Now())
 	o.Fetch = backend.NewImageFetcher(c, conf, o.Progress)
 	if r.Devices != "" {
 		if o.Request, err = request.Parse(r.Devices); err != nil {
@@ -281,7 +281,7 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 				return verb.ExitBerth, err
 			}
 		}
-		l := leased{node: node, request: o.Request, wait: r.Wait, waiting: waiting.SayWaiting(time.Now()), remark: waiting.SayUrgent()}
+		l := ownLease{node: node, request: o.Request, wait: r.Wait, waiting: waiting.NewWaitPrinter(time.Now()), remark: waiting.NewRemarkPrinter()}
 		if r.Gang != nil {
 			l.network = cmp.Or(r.Gang.Network, berth.NetworkPrivate)
 		}

@@ -28,7 +28,7 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 	o := launcher.Options{
 		Image: c.Args().First(), Interactive: c.Bool("interactive"), Name: c.String("name"),
 		State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup,
-		Progress: sayUnpacking(time.Now()),
+		Progress: printUnpacking(time.Now()),
 	}
 	o.Fetch, o.Retention = backend.NewImageFetcher(c, conf, o.Progress), backend.Retention(conf)
 	runtime, err := chosenRuntime(c)
@@ -243,12 +243,12 @@ func readNamespaces(c *cli.Context, o *launcher.Options) error {
 		if !ok || name == "" {
 			return fmt.Errorf("--sysctl %q is not NAME=VALUE", s)
 		}
-		o.Sysctls = withEntry(o.Sysctls, name, value)
+		o.Sysctls = addEntry(o.Sysctls, name, value)
 	}
 	return nil
 }
 
-func withEntry(m map[string]string, key, value string) map[string]string {
+func addEntry(m map[string]string, key, value string) map[string]string {
 	if m == nil {
 		m = map[string]string{}
 	}
@@ -300,14 +300,14 @@ func readLabels(c *cli.Context, o *launcher.Options) error {
 		if name == "" {
 			return fmt.Errorf("--label %q has no name", s)
 		}
-		o.Labels = withEntry(o.Labels, name, value)
+		o.Labels = addEntry(o.Labels, name, value)
 	}
 	for _, s := range c.StringSlice("annotation") {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok || name == "" {
 			return fmt.Errorf("--annotation %q is not NAME=VALUE", s)
 		}
-		o.Annotations = withEntry(o.Annotations, name, value)
+		o.Annotations = addEntry(o.Annotations, name, value)
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 // nobody is the user and the group of what serves strangers.
 const nobody = 65534
 
-// becomeNobody gives up all that root may, for good.
-func becomeNobody() error {
+// dropPrivileges gives up all that root may, for good.
+func dropPrivileges() error {
 	if err := syscall.Setgroups(nil); err != nil {
 		return fmt.Errorf("leave all groups: %w", err)
 	}
@@ -39,13 +39,13 @@ func RendezvousCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			var scopes map[string]int
 			if err := json.Unmarshal([]byte(c.Args().First()), &scopes); err != nil {
-				return verb.WrongCommandLine(c, "rendezvous is started by berth itself, and by nobody else")
+				return verb.WrongCommandLine(c, "only a gang's monitor starts berth rendezvous")
 			}
 			l, err := net.FileListener(os.NewFile(3, "listener"))
 			if err != nil {
-				return verb.WithCode(verb.ExitBerth, errors.New("rendezvous is started by berth itself, and by nobody else"))
+				return verb.WithCode(verb.ExitBerth, errors.New("only a gang's monitor starts berth rendezvous"))
 			}
-			if err := becomeNobody(); err != nil {
+			if err := dropPrivileges(); err != nil {
 				return verb.WithCode(verb.ExitBerth, err)
 			}
 			if err := rendezvous.Serve(c.Context, l, scopes); err != nil {

@@ -50,7 +50,7 @@ func run(c *cli.Context) error {
 	if word := c.Args().First(); c.Bool("tty") && othertools.IsSlurmTime(word) {
 		return verb.NewUsageError(c, word+" is no image: -t gives the task a terminal, and --timeout 2h ends it after that time (Slurm's -t)")
 	}
-	if err := waiting.Check(c); err != nil {
+	if err := waiting.CheckFlags(c); err != nil {
 		return err
 	}
 	if err := checkGang(c); err != nil {
@@ -75,7 +75,7 @@ func run(c *cli.Context) error {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
 	if other != nil {
-		return verb.WithCode(verb.ExitBerth, runElsewhere(c, other, o))
+		return verb.WithCode(verb.ExitBerth, runOnEngine(c, other, o))
 	}
 	if o.Request, err = devicesRequest(c); err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
@@ -149,7 +149,7 @@ func connectLedger(c *cli.Context, conf berth.Config, o *launcher.Options, outer
 		}
 	}
 	if outer == "" {
-		o.Devices = leased{node: node, request: o.Request, wait: waiting.Limit(c), waiting: waiting.SayWaiting(time.Now()), remark: waiting.SayUrgent()}
+		o.Devices = ownLease{node: node, request: o.Request, wait: waiting.Limit(c), waiting: waiting.NewWaitPrinter(time.Now()), remark: waiting.NewRemarkPrinter()}
 		return nil
 	}
 	lease, err := node.FindOwnLease(outer)
@@ -161,12 +161,12 @@ func connectLedger(c *cli.Context, conf berth.Config, o *launcher.Options, outer
 		return fmt.Errorf("a detached task would outlive the lease %s of the berth alloc around this process; unset BERTH_LEASE to take one of its own", lease.ID)
 	}
 	o.Parent = lease.Owner.Cgroup
-	o.Devices = shared{leased{node: node, request: o.Request, remark: waiting.SayUrgent()}, lease}
+	o.Devices = sharedLease{ownLease{node: node, request: o.Request, remark: waiting.NewRemarkPrinter()}, lease}
 	return nil
 }
 
-// leased is where the launcher's devices come from: a lease of its own.
-type leased struct {
+// ownLease is where the launcher's devices come from: a lease of its own.
+type ownLease struct {
 	node    *berth.Node
 	request request.Request
 	wait    time.Duration
@@ -177,7 +177,7 @@ type leased struct {
 	remark func(removed []berth.Removal)
 }
 
-func (l leased) Programs(ctx context.Context, env []string) (map[string]string, error) {
+func (l ownLease) Programs(ctx context.Context, env []string) (map[string]string, error) {
 	if err := l.node.CheckGrantable(ctx, l.request); err != nil {
 		return nil, verb.NameRequest(err)
 	}
@@ -187,7 +187,7 @@ func (l leased) Programs(ctx context.Context, env []string) (map[string]string, 
 	return l.node.Programs(ctx, env)
 }
 
-func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r request.Request, queued func()) (ledger.Lease, error) {
+func (l ownLease) Acquire(ctx context.Context, owner ledger.Owner, r request.Request, queued func()) (ledger.Lease, error) {
 	waiting := func(b ledger.BusyError) {
 		l.waiting(b)
 		queued()
@@ -196,7 +196,7 @@ func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r request.Reque
 	return lease, verb.NameRequest(err)
 }
 
-func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (launcher.Prepared, error) {
+func (l ownLease) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (launcher.Prepared, error) {
 	if l.network != "" {
 		if spec.Annotations == nil {
 			spec.Annotations = map[string]string{}
@@ -217,7 +217,7 @@ func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spe
 	return launcher.Prepared{CPUs: cpus, Removed: removed}, err
 }
 
-func (l leased) Divide(ctx context.Context, lease ledger.Lease) ([][]gpu.Device, error) {
+func (l ownLease) Divide(ctx context.Context, lease ledger.Lease) ([][]gpu.Device, error) {
 	inv, err := l.node.Inventory(ctx)
 	if err != nil {
 		return nil, err
@@ -225,17 +225,17 @@ func (l leased) Divide(ctx context.Context, lease ledger.Lease) ([][]gpu.Device,
 	return match.Divide(inv, l.request, lease.Devices)
 }
 
-func (l leased) CPUs(ctx context.Context, lease ledger.Lease) (string, error) {
+func (l ownLease) CPUs(ctx context.Context, lease ledger.Lease) (string, error) {
 	return l.node.CPUs(ctx, lease)
 }
 
-func (l leased) Release(ctx context.Context, lease ledger.Lease) error {
+func (l ownLease) Release(ctx context.Context, lease ledger.Lease) error {
 	return l.node.Release(ctx, lease.ID)
 }
 
-// sayUnpacking reports on standard error when unpacking a layer takes long enough
+// printUnpacking reports on standard error when unpacking a layer takes long enough
 // for a person to wonder.
-func sayUnpacking(start time.Time) func(image.Progress) {
+func printUnpacking(start time.Time) func(image.Progress) {
 	var last time.Time
 	return func(p image.Progress) {
 		now := time.Now()

@@ -14,14 +14,14 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// shared is the lease of the berth alloc around this process: it is neither taken
+// sharedLease is the lease of the berth alloc around this process: it is neither taken
 // nor given back here, and a request chooses among its devices and features.
-type shared struct {
-	leased
+type sharedLease struct {
+	ownLease
 	outer ledger.Lease
 }
 
-func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r request.Request, _ func()) (ledger.Lease, error) {
+func (s sharedLease) Acquire(ctx context.Context, owner ledger.Owner, r request.Request, _ func()) (ledger.Lease, error) {
 	inv, err := s.node.Inventory(ctx)
 	if err != nil {
 		return ledger.Lease{}, err
@@ -50,7 +50,7 @@ func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r request.Reque
 	return lease, verb.NameRequest(err)
 }
 
-func (s shared) Release(context.Context, ledger.Lease) error { return nil }
+func (s sharedLease) Release(context.Context, ledger.Lease) error { return nil }
 
 // leasedNICs returns the node's NICs that are among the devices.
 func leasedNICs(nics []gpu.NIC, devices []gpu.Device) []gpu.NIC {

@@ -51,13 +51,13 @@ func cdiGenerateCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			m := usualMenu(conf)
+			m := defaultMenu(conf)
 			if c.String("output") != "" {
 				m.Dir = c.String("output")
 			}
 			if c.Bool("nvidia") {
 				m.Kinds = append(m.Kinds, menu.KindNVIDIA)
-				if err := makeWay(conf, c.Bool("replace")); err != nil {
+				if err := moveOtherSpecs(conf, c.Bool("replace")); err != nil {
 					return err
 				}
 			}
@@ -76,8 +76,8 @@ func cdiGenerateCommand() *cli.Command {
 	}
 }
 
-// usualMenu is the menu that is written where nobody says another.
-func usualMenu(conf berth.Config) berth.Menu {
+// defaultMenu is the menu that is written where nobody says another.
+func defaultMenu(conf berth.Config) berth.Menu {
 	m := berth.Menu{Kinds: []string{menu.KindGPUs, menu.KindWith}}
 	if len(conf.Host.CDI) > 0 {
 		m.Dir = conf.Host.CDI[0]
@@ -98,20 +98,20 @@ func printMenu(w io.Writer, conf berth.Config, inv gpu.Inventory, kinds []string
 	return nil
 }
 
-// aside is the ending of specs that were moved aside: no engine reads such files.
-const aside = ".replaced-by-berth"
+// replacedSuffix is the ending of specs that were moved aside: no engine reads such files.
+const replacedSuffix = ".replaced-by-berth"
 
-// makeWay sees to it that nobody else defines NVIDIA's devices: two specs of one
+// moveOtherSpecs sees to it that nobody else defines NVIDIA's devices: two specs of one
 // device make engines refuse it.
-func makeWay(conf berth.Config, replace bool) error {
+func moveOtherSpecs(conf berth.Config, replace bool) error {
 	for _, path := range otherSpecs(registry.Read(conf.Host.CDI), conf.Host.CDI) {
 		if !replace {
 			return fmt.Errorf("%s defines %s already, and two specs of a device make engines refuse it; --replace moves it aside", path, menu.KindNVIDIA)
 		}
-		if err := os.Rename(path, path+aside); err != nil {
+		if err := os.Rename(path, path+replacedSuffix); err != nil {
 			return fmt.Errorf("move CDI spec aside: %w", err)
 		}
-		fmt.Printf("%s is now %s\n", path, path+aside)
+		fmt.Printf("%s is now %s\n", path, path+replacedSuffix)
 	}
 	return nil
 }
@@ -148,12 +148,12 @@ func cdiRemoveCommand() *cli.Command {
 				return err
 			}
 			for _, dir := range conf.Host.CDI {
-				moved, err := filepath.Glob(filepath.Join(dir, "*"+aside))
+				moved, err := filepath.Glob(filepath.Join(dir, "*"+replacedSuffix))
 				if err != nil {
 					return err
 				}
 				for _, path := range moved {
-					if err := putBack(path, strings.TrimSuffix(path, aside)); err != nil {
+					if err := restoreSpec(path, strings.TrimSuffix(path, replacedSuffix)); err != nil {
 						return err
 					}
 				}
@@ -163,8 +163,8 @@ func cdiRemoveCommand() *cli.Command {
 	}
 }
 
-// putBack gives a spec its name again, unless there is a newer one of that name.
-func putBack(from, to string) error {
+// restoreSpec gives a spec its name again, unless there is a newer one of that name.
+func restoreSpec(from, to string) error {
 	err := os.Link(from, to)
 	switch {
 	case errors.Is(err, os.ErrExist):

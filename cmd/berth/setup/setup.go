@@ -103,7 +103,7 @@ func (j setupJob) run(ctx context.Context) error {
 	if len(plan.Changes) == 0 {
 		j.printNotes(append(plan.Notes, j.updateMenu(ctx)...))
 		fmt.Fprintf(j.out, "%s: nothing to change\n", j.engine)
-		return j.forget()
+		return j.removeRecord()
 	}
 	if err := engines.Validate(ctx, plan); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (j setupJob) run(ctx context.Context) error {
 		if err := engines.Apply(j.host, plan, setup.RecordPath(j.conf.Data, j.engine)); err != nil {
 			return err
 		}
-		if err := j.forget(); err != nil {
+		if err := j.removeRecord(); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func (j setupJob) plan(ctx context.Context) (setup.Plan, error) {
 		plan, err := setup.PlanRemoval(j.host, record)
 		plan.Notes = append(lost, plan.Notes...)
 		if err == nil && !j.dry {
-			plan.Notes = append(plan.Notes, j.containersLeft(ctx)...)
+			plan.Notes = append(plan.Notes, j.noteDependentContainers(ctx)...)
 		}
 		return plan, err
 	}
@@ -173,8 +173,8 @@ func (j setupJob) plan(ctx context.Context) (setup.Plan, error) {
 	return setup.PlanSetup(j.engine, j.host, j.options, record)
 }
 
-// containersLeft notes which containers need the runtime that is removed.
-func (j setupJob) containersLeft(ctx context.Context) []setup.Note {
+// noteDependentContainers notes which containers need the runtime that is removed.
+func (j setupJob) noteDependentContainers(ctx context.Context) []setup.Note {
 	if j.engine == "containerd" {
 		return []setup.Note{{Text: "pods of a runtime class with the handler berth can't be started without it"}}
 	}
@@ -185,8 +185,8 @@ func (j setupJob) containersLeft(ctx context.Context) []setup.Note {
 	return []setup.Note{{Text: "these containers have the runtime berth, and can't be started again without it: " + strings.Join(names, ", ")}}
 }
 
-// forget removes the record of what has been undone.
-func (j setupJob) forget() error {
+// removeRecord removes the record of what has been undone.
+func (j setupJob) removeRecord() error {
 	if !j.remove || j.dry {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (j setupJob) updateMenu(ctx context.Context) []setup.Note {
 	switch {
 	case err != nil:
 		return note("%v", err)
-	case j.remove && (j.dry || !m.Setup || j.othersAreSetUp()):
+	case j.remove && (j.dry || !m.Setup || j.hasOtherEngines()):
 		return nil
 	case j.remove:
 		if err := berth.RemoveMenu(ctx, j.conf); err != nil {
@@ -215,7 +215,7 @@ func (j setupJob) updateMenu(ctx context.Context) []setup.Note {
 	case len(m.Kinds) > 0 || len(j.conf.Host.CDI) == 0:
 		return nil
 	}
-	m = usualMenu(j.conf)
+	m = defaultMenu(j.conf)
 	m.Setup = true
 	if j.dry {
 		return note("berth's CDI devices, for --device berth/gpus=2, would come to %s", m.Dir)
@@ -239,8 +239,8 @@ func (j setupJob) writeMenu(ctx context.Context, m berth.Menu) error {
 	return err
 }
 
-// othersAreSetUp reports whether other engines are set up.
-func (j setupJob) othersAreSetUp() bool {
+// hasOtherEngines reports whether other engines are set up.
+func (j setupJob) hasOtherEngines() bool {
 	records, err := filepath.Glob(filepath.Join(j.conf.Data, "setup", "*.json"))
 	own := setup.RecordPath(j.conf.Data, j.engine)
 	return err != nil || len(records) > 1 || len(records) == 1 && records[0] != own

@@ -192,7 +192,7 @@ func (a *attachment) forwardSignals(proxy bool) (stop func()) {
 		signal.Notify(signals, unix.SIGWINCH)
 	}
 	go func() {
-		var last verb.Impatience
+		var last verb.InterruptCounter
 		for s := range signals {
 			number, _ := s.(syscall.Signal) // there are no others on this system
 			conn, err := a.openControl()
@@ -203,7 +203,7 @@ func (a *attachment) forwardSignals(proxy bool) (stop func()) {
 			default:
 				_ = attach.Write(conn, attach.Signal, []byte{byte(number)}) // as before
 			}
-			if number == unix.SIGINT && last.IsEnough(time.Now()) {
+			if number == unix.SIGINT && last.IsThird(time.Now()) {
 				a.ended <- verb.WithCode(128+int(number), fmt.Errorf("task %s goes on; berth stop %s ends it", a.task.Name, a.task.Name))
 			}
 		}

@@ -71,10 +71,10 @@ func TestImpatience(t *testing.T) {
 		{"at last", []float64{0, 10, 11, 11.5}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var i verb.Impatience
+			var i verb.InterruptCounter
 			enough := false
 			for _, s := range tt.seconds {
-				enough = i.IsEnough(time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second))))
+				enough = i.IsThird(time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second))))
 			}
 			if enough != tt.enough {
 				t.Errorf("after %v: %v", tt.seconds, enough)

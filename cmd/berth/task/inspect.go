@@ -204,10 +204,10 @@ func (i inspector) removedFrom(lease string) []berth.Removal {
 func (i inspector) describeTask(ctx context.Context, t tasks.Task) inspected {
 	seen := inspected{Task: &inspectedTask{
 		Record: t.Record, Durations: durationsOf(t.Record), State: stateOfTask(t),
-		Paths: inspectedPaths{Directory: i.store.Dir(t.ID), Bundle: i.bundleOf(t)},
+		Paths: inspectedPaths{Directory: i.store.Dir(t.ID), Bundle: i.findBundle(t)},
 	}}
 	if spec, err := readSpec(filepath.Join(seen.Task.Paths.Bundle, "config.json")); err == nil {
-		seen.Task.Container = containerOf(spec)
+		seen.Task.Container = newInspectedContainer(spec)
 	}
 	if log := i.store.Path(t.ID, "log"); fileExists(log) {
 		seen.Task.Paths.Log = log
@@ -244,8 +244,8 @@ func (i inspector) describeTask(ctx context.Context, t tasks.Task) inspected {
 	return seen
 }
 
-// bundleOf is where a task's container is described.
-func (i inspector) bundleOf(t tasks.Task) string {
+// findBundle is where a task's container is described.
+func (i inspector) findBundle(t tasks.Task) string {
 	if i.store.Engine == nil {
 		return i.store.Path(t.ID, "bundle")
 	}

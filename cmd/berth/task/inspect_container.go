@@ -61,8 +61,8 @@ type inspectedResources struct {
 	PIDs   *specs.LinuxPids   `json:"pids,omitempty"`
 }
 
-// containerOf reads a spec that berth has written, or had written.
-func containerOf(s *specs.Spec) *inspectedContainer {
+// newInspectedContainer reads a spec that berth has written, or had written.
+func newInspectedContainer(s *specs.Spec) *inspectedContainer {
 	if s.Process == nil {
 		return nil
 	}

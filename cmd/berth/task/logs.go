@@ -45,7 +45,7 @@ func showLog(c *cli.Context) error {
 	if c.NArg() != 1 {
 		return verb.WrongCommandLine(c, "logs takes one task, by id or name; berth ps -a shows them")
 	}
-	q, err := queryOf(c, time.Now())
+	q, err := parseQuery(c, time.Now())
 	if err != nil {
 		return verb.WrongCommandLine(c, err.Error())
 	}
@@ -65,13 +65,13 @@ func showLog(c *cli.Context) error {
 	p := &printer{stamp: c.Bool("timestamps"), cut: map[logs.Stream]bool{}}
 	err = logs.Read(c.Context, store.Path(t.ID, "log"), q, p.print)
 	if err == nil {
-		sayMissing(store, t.ID)
+		warnOfLostOutput(store, t.ID)
 	}
 	return err
 }
 
-// sayMissing tells that nobody read what a task wrote last.
-func sayMissing(k backend.Tasks, id string) {
+// warnOfLostOutput tells that nobody read what a task wrote last.
+func warnOfLostOutput(k backend.Tasks, id string) {
 	t, err := k.Find(id)
 	if err != nil || t.State != tasks.Lost && (t.Exit == nil || !t.Exit.Unknown) {
 		return
@@ -79,25 +79,25 @@ func sayMissing(k backend.Tasks, id string) {
 	verb.PrintError(fmt.Sprintf("task %s: %s; what it wrote last may be missing", t.Name, t.Why))
 }
 
-func queryOf(c *cli.Context, now time.Time) (q logs.Query, err error) {
+func parseQuery(c *cli.Context, now time.Time) (q logs.Query, err error) {
 	q.Tail = -1
 	if n := c.String("tail"); n != "all" {
 		if q.Tail, err = strconv.Atoi(n); err != nil || q.Tail < 0 {
 			return q, fmt.Errorf("--tail %q is neither a number of lines nor all", n)
 		}
 	}
-	if q.Since, err = momentOf(c.String("since"), now); err != nil {
+	if q.Since, err = parseTime(c.String("since"), now); err != nil {
 		return q, fmt.Errorf("--since %w", err)
 	}
-	if q.Until, err = momentOf(c.String("until"), now); err != nil {
+	if q.Until, err = parseTime(c.String("until"), now); err != nil {
 		return q, fmt.Errorf("--until %w", err)
 	}
 	return q, nil
 }
 
-// momentOf reads a point in time as docker does: how long ago, a date or time (local
+// parseTime reads a point in time as docker does: how long ago, a date or time (local
 // where it doesn't say), or seconds since 1970. "" is the zero time.
-func momentOf(s string, now time.Time) (time.Time, error) {
+func parseTime(s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
@@ -147,7 +147,7 @@ func showGangLog(c *cli.Context, k backend.Tasks, t tasks.Task, q logs.Query) er
 	p.Stamp = c.Bool("timestamps")
 	defer p.End()
 	if !c.Bool("follow") {
-		return output.MergeInOrder(readAll(c.Context, k, *t.Gang, q), func(r output.Ranked) error { return p.Print(r.Rank, r.Entry) })
+		return output.MergeInOrder(readRankLogs(c.Context, k, *t.Gang, q), func(r output.RankEntry) error { return p.Print(r.Rank, r.Entry) })
 	}
 	q.Ended = func() bool { return k.Ended(t.ID) }
 	errs := make([]error, len(t.Gang.Ranks))
@@ -163,18 +163,18 @@ func showGangLog(c *cli.Context, k backend.Tasks, t tasks.Task, q logs.Query) er
 	return errors.Join(errs...)
 }
 
-// readAll reads the logs of all ranks. A log that can't be read is as one that has ended.
-func readAll(ctx context.Context, k backend.Tasks, g tasks.Gang, q logs.Query) []<-chan output.Ranked {
-	all := make([]<-chan output.Ranked, len(g.Ranks))
+// readRankLogs reads the logs of all ranks. A log that can't be read is as one that has ended.
+func readRankLogs(ctx context.Context, k backend.Tasks, g tasks.Gang, q logs.Query) []<-chan output.RankEntry {
+	all := make([]<-chan output.RankEntry, len(g.Ranks))
 	for i, id := range g.Ranks {
-		entries := make(chan output.Ranked, 64)
+		entries := make(chan output.RankEntry, 64)
 		all[i] = entries
 		go func() {
 			defer close(entries)
 			_ = logs.Read(ctx, k.Path(id, "log"), q, func(e logs.Entry) error { // see above
 				e.Text = append([]byte(nil), e.Text...)
 				select {
-				case entries <- output.Ranked{Rank: i, Entry: e}:
+				case entries <- output.RankEntry{Rank: i, Entry: e}:
 					return nil
 				case <-ctx.Done():
 					return ctx.Err()

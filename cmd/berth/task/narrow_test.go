@@ -55,10 +55,10 @@ func TestNarrowTables(t *testing.T) {
 		{"ps_short_80", func(b *strings.Builder) error { return listingOf(someTasks()).print(b, 80) }, 80},
 		{"ps_whole", func(b *strings.Builder) error { return longTasks().print(b, 0) }, 0},
 		{"ps_full", func(b *strings.Builder) error { return full.print(b, 80) }, 0},
-		{"stats_80", func(b *strings.Builder) error { return statsTable(b, large, 80) }, 80},
-		{"stats_100", func(b *strings.Builder) error { return statsTable(b, large, 100) }, 100},
-		{"stats_short_80", func(b *strings.Builder) error { return statsTable(b, someUsage(), 80) }, 80},
-		{"stats_whole", func(b *strings.Builder) error { return statsTable(b, large, 0) }, 0},
+		{"stats_80", func(b *strings.Builder) error { return printStats(b, large, 80) }, 80},
+		{"stats_100", func(b *strings.Builder) error { return printStats(b, large, 100) }, 100},
+		{"stats_short_80", func(b *strings.Builder) error { return printStats(b, someUsage(), 80) }, 80},
+		{"stats_whole", func(b *strings.Builder) error { return printStats(b, large, 0) }, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b strings.Builder

@@ -63,7 +63,7 @@ func runPs(c *cli.Context) error {
 		return err
 	}
 	showsEnded := c.Bool("all") || c.Bool("latest") || c.Int("last") > 0 || filters["status"] != nil || filters["exited"] != nil
-	list := listing{now: time.Now(), held: heldBy(conf), lost: lostGPUs(conf), full: c.Bool("no-trunc")}
+	list := listing{now: time.Now(), held: readHeldLeases(conf), lost: lostGPUs(conf), full: c.Bool("no-trunc")}
 	find := store.ListUnended
 	if showsEnded {
 		find = store.List
@@ -74,10 +74,10 @@ func runPs(c *cli.Context) error {
 	}
 	for _, t := range all {
 		own := list.devicesOf(t)
-		list.tasks = append(list.tasks, listed{Task: t, GPUs: output.ListIndexes(own), LostGPUs: list.lostOf(own), Ends: output.TimeOrNil(t.Deadline())})
+		list.tasks = append(list.tasks, listed{Task: t, GPUs: output.ListIndexes(own), LostGPUs: list.lostDevices(own), Ends: output.TimeOrNil(t.Deadline())})
 	}
 	list.chooseTasks(c, filters, showsEnded)
-	warnBroken(store, all)
+	warnOfBrokenTasks(store, all)
 	switch {
 	case c.Bool("quiet"):
 		err = list.printIDs(os.Stdout)
@@ -102,8 +102,8 @@ type listed struct {
 	Ends *time.Time `json:"ends,omitempty"`
 }
 
-// showGPUs is the cell of the table.
-func (t listed) showGPUs() string {
+// formatGPUs is the cell of the table.
+func (t listed) formatGPUs() string {
 	if len(t.LostGPUs) == 0 {
 		return output.OrDash(strings.Join(t.GPUs, ","))
 	}
@@ -119,8 +119,8 @@ type listing struct {
 	full  bool                    // commands are shown whole
 }
 
-// heldBy is who holds what. A ledger that can't be read keeps nobody from seeing tasks.
-func heldBy(conf berth.Config) map[string]ledger.Lease {
+// readHeldLeases is who holds what. A ledger that can't be read keeps nobody from seeing tasks.
+func readHeldLeases(conf berth.Config) map[string]ledger.Lease {
 	held := map[string]ledger.Lease{}
 	node, err := berth.Open(conf)
 	if err != nil {
@@ -145,8 +145,8 @@ func lostGPUs(conf berth.Config) map[string]string {
 	return node.LostGPUs()
 }
 
-// lostOf lists the devices that can't be used any more.
-func (l listing) lostOf(devices []gpu.Device) []string {
+// lostDevices lists the devices that can't be used any more.
+func (l listing) lostDevices(devices []gpu.Device) []string {
 	var lost []gpu.Device
 	for _, d := range devices {
 		if l.lost[d.UUID] != "" || l.lost[d.Parent] != "" {
@@ -242,7 +242,7 @@ func (l listing) print(w io.Writer, width int) error {
 		}
 		rows = append(rows, []string{
 			t.ID, l.showImage(t), l.showCommand(t), output.FormatAge(t.Created, l.now) + " ago",
-			output.FormatStatus(t.Task, l.now), t.showGPUs(), t.Name,
+			output.FormatStatus(t.Task, l.now), t.formatGPUs(), t.Name,
 		})
 	}
 	if l.full {

@@ -114,7 +114,7 @@ func TestFilters(t *testing.T) {
 
 func TestStatsTable(t *testing.T) {
 	var b strings.Builder
-	err := statsTable(&b, someUsage(), 0)
+	err := printStats(&b, someUsage(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

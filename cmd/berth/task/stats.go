@@ -56,7 +56,7 @@ func runStats(c *cli.Context) error {
 		return err
 	}
 	s := sampler{
-		store: store, words: c.Args().Slice(), held: func() map[string][]gpu.Device { return devicesHeld(conf) },
+		store: store, words: c.Args().Slice(), held: func() map[string][]gpu.Device { return readHeldDevices(conf) },
 		gauge: &probe.Gauge{Child: backend.NVMLChild(c, "meter", 0)},
 	}
 	defer s.gauge.Close()
@@ -64,14 +64,14 @@ func runStats(c *cli.Context) error {
 		return err
 	}
 	if all, err := store.ListUnended(); err == nil && len(s.words) == 0 {
-		warnBroken(store, all)
+		warnOfBrokenTasks(store, all)
 	}
 	shown := func(w io.Writer, all []usage) error {
 		width := output.NewStyledWriter(os.Stdout).Width
 		if c.Bool("no-trunc") {
 			width = 0
 		}
-		return statsTable(w, all, width)
+		return printStats(w, all, width)
 	}
 	switch {
 	case c.Bool("json"):
@@ -99,10 +99,10 @@ func runStats(c *cli.Context) error {
 	}
 }
 
-// devicesHeld are the devices of all leases.
-func devicesHeld(conf berth.Config) map[string][]gpu.Device {
+// readHeldDevices are the devices of all leases.
+func readHeldDevices(conf berth.Config) map[string][]gpu.Device {
 	all := map[string][]gpu.Device{}
-	for id, l := range heldBy(conf) {
+	for id, l := range readHeldLeases(conf) {
 		all[id] = l.Devices
 	}
 	return all
@@ -213,15 +213,15 @@ func (s *sampler) measureDevices(ctx context.Context, devices []gpu.Device) []pr
 	return uses
 }
 
-// statsTable writes the table, narrowed to a terminal of so many columns; 0 is no terminal.
-func statsTable(w io.Writer, all []usage, width int) error {
+// printStats writes the table, narrowed to a terminal of so many columns; 0 is no terminal.
+func printStats(w io.Writer, all []usage, width int) error {
 	rows := [][]string{{"ID", "NAME", "CPU %", "MEMORY", "MEM %", "BLOCK I/O", "PIDS", "GPU %", "GPU MEMORY"}}
 	for _, u := range all {
 		busy, memory := u.formatGPUs()
 		used, part, pids := u.formatCounts()
 		rows = append(rows, []string{
 			u.ID, u.Name, fmt.Sprintf("%.1f", u.CPU), used, part,
-			bytesText(u.BlockRead) + " / " + bytesText(u.BlockWritten), pids, busy, memory,
+			formatBytes(u.BlockRead) + " / " + formatBytes(u.BlockWritten), pids, busy, memory,
 		})
 	}
 	return output.PrintTable(w, output.FitTable(rows, width,
@@ -253,7 +253,7 @@ func joinSizes(cell string, _ int) string {
 func (u usage) formatCounts() (memory, part, pids string) {
 	memory, part, pids = "-", "-", "-"
 	if u.Memory > 0 {
-		memory = bytesText(u.Memory) + " / " + bytesText(u.MemoryLimit)
+		memory = formatBytes(u.Memory) + " / " + formatBytes(u.MemoryLimit)
 		part = fmt.Sprintf("%.1f", 100*float64(u.Memory)/float64(max(1, u.MemoryLimit)))
 	}
 	if u.PIDs > 0 {
@@ -277,13 +277,13 @@ func (u usage) formatGPUs() (busy, memory string) {
 		busy = strconv.Itoa(percent / told)
 	}
 	if total > 0 {
-		memory = bytesText(used) + " / " + bytesText(total)
+		memory = formatBytes(used) + " / " + formatBytes(total)
 	}
 	return busy, memory
 }
 
-// bytesText prints bytes in the largest unit of which there is one.
-func bytesText(n uint64) string {
+// formatBytes prints bytes in the largest unit of which there is one.
+func formatBytes(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
 	value, i := float64(n), 0
 	for value >= 1024 && i < len(units)-1 {

@@ -37,7 +37,7 @@ func stopTasks(c *cli.Context) error {
 	case c.IsSet("time"):
 		grace = time.Duration(seconds) * time.Second
 	}
-	return onTasks(c, false, func(k backend.Tasks, t tasks.Task) func() (string, error) {
+	return forEachTask(c, false, func(k backend.Tasks, t tasks.Task) func() (string, error) {
 		return func() (string, error) { return "", k.Stop(c.Context, t, grace) }
 	})
 }
@@ -56,7 +56,7 @@ func KillCommand() *cli.Command {
 			if err != nil {
 				return verb.WrongCommandLine(c, err.Error())
 			}
-			return onTasks(c, false, func(k backend.Tasks, t tasks.Task) func() (string, error) {
+			return forEachTask(c, false, func(k backend.Tasks, t tasks.Task) func() (string, error) {
 				err := k.Signal(t, sig) // in the order of the command line
 				return func() (string, error) { return "", err }
 			})
@@ -73,7 +73,7 @@ func WaitCommand() *cli.Command {
 		BashComplete: backend.CompleteTasks(backend.IsUnfinished),
 		OnUsageError: verb.WrongUsage,
 		Action: func(c *cli.Context) error {
-			return onTasks(c, false, func(k backend.Tasks, t tasks.Task) func() (string, error) {
+			return forEachTask(c, false, func(k backend.Tasks, t tasks.Task) func() (string, error) {
 				return func() (string, error) {
 					code, err := k.Wait(c.Context, t)
 					return strconv.Itoa(code), err
@@ -97,7 +97,7 @@ func RmCommand() *cli.Command {
 		OnUsageError: verb.WrongUsage,
 		Action: func(c *cli.Context) error {
 			force := c.Bool("force")
-			return onTasks(c, force, func(k backend.Tasks, t tasks.Task) func() (string, error) {
+			return forEachTask(c, force, func(k backend.Tasks, t tasks.Task) func() (string, error) {
 				return func() (string, error) { return "", k.Remove(c.Context, t, force) }
 			})
 		},

@@ -49,7 +49,7 @@ func WithCode(code int, err error) error { return ExitError{code, err} }
 // WrongUsage rephrases what the flag parser says: double dashes, the nearest flag,
 // and where the usage is. For run and alloc it is berth's failure, as docker has it.
 func WrongUsage(c *cli.Context, err error, _ bool) error {
-	text, flags := longFlags(err.Error()), c.App.Flags
+	text, flags := writeLongFlags(err.Error()), c.App.Flags
 	if c.Command != nil && c.Command.Name != "berth" {
 		flags = c.Command.Flags
 	}
@@ -98,7 +98,7 @@ func NameRequest(err error) error {
 	return err
 }
 
-func longFlags(text string) string {
+func writeLongFlags(text string) string {
 	text = strings.ReplaceAll(text, "flag provided but not defined: ", "there is no flag ")
 	if what, ok := strings.CutSuffix(text, ": parse error"); ok {
 		kind := "a number"

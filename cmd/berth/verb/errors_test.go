@@ -97,7 +97,7 @@ func TestLongFlags(t *testing.T) {
 		"flag needs an argument: -memory":                                 "flag needs an argument: --memory",
 		`invalid value "-1s" for flag -wait: give a duration, not - or x`: `invalid value "-1s" for flag --wait: give a duration, not - or x`,
 	} {
-		if got := longFlags(said); got != want {
+		if got := writeLongFlags(said); got != want {
 			t.Errorf("%q became %q, want %q", said, got, want)
 		}
 	}

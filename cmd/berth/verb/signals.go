@@ -71,11 +71,11 @@ func ForwardedSignals() []os.Signal {
 		unix.SIGALRM, unix.SIGVTALRM, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ)
 }
 
-// Impatience holds the times of the last two presses of ^C.
-type Impatience [2]time.Time
+// InterruptCounter holds the times of the last two presses of ^C.
+type InterruptCounter [2]time.Time
 
-// IsEnough: pressed three times within two seconds, ^C isn't only meant for the task.
-func (i *Impatience) IsEnough(now time.Time) bool {
+// IsThird: pressed three times within two seconds, ^C isn't only meant for the task.
+func (i *InterruptCounter) IsThird(now time.Time) bool {
 	first := i[0]
 	i[0], i[1] = i[1], now
 	return !first.IsZero() && now.Sub(first) < 2*time.Second

@@ -29,22 +29,22 @@ const RequestHelp = `REQUEST is one of
   2,mem>=40G       a condition
   2,nics=auto      and the NICs near them; or a count, or names: nics=mlx5_0+mlx5_3`
 
-// patience is the value of --wait: a flag that may have a duration or not.
-type patience struct {
+// waitTime is the value of --wait: a flag that may have a duration or not.
+type waitTime struct {
 	set   bool
 	limit time.Duration // negative: for ever
 }
 
-func (p *patience) IsBoolFlag() bool { return true }
+func (p *waitTime) IsBoolFlag() bool { return true }
 
-func (p *patience) String() string {
+func (p *waitTime) String() string {
 	if p == nil || !p.set {
 		return ""
 	}
 	return p.limit.String()
 }
 
-func (p *patience) Set(s string) error {
+func (p *waitTime) Set(s string) error {
 	p.set = true
 	switch s {
 	case "true":
@@ -65,24 +65,24 @@ func (p *patience) Set(s string) error {
 // Flags are --wait and --no-wait.
 func Flags() []cli.Flag {
 	return []cli.Flag{
-		&cli.GenericFlag{Name: "wait", Usage: "wait in the queue until the devices are free; --wait=`DURATION`: for so long at most", Value: &patience{}},
+		&cli.GenericFlag{Name: "wait", Usage: "wait in the queue until the devices are free; --wait=`DURATION`: for so long at most", Value: &waitTime{}},
 		&cli.BoolFlag{Name: "no-wait", Usage: "fail at once when they are busy (the default)"},
 	}
 }
 
 // Limit returns how long to wait for devices: 0 is not at all, less than 0 is for ever.
 func Limit(c *cli.Context) time.Duration {
-	p, ok := c.Generic("wait").(*patience)
+	p, ok := c.Generic("wait").(*waitTime)
 	if !ok || !p.set {
 		return 0
 	}
 	return p.limit
 }
 
-// Check refuses a line that says both, and finds a duration that was meant for
+// CheckFlags refuses a line that says both, and finds a duration that was meant for
 // --wait and would be taken for the first argument.
-func Check(c *cli.Context) error {
-	p, ok := c.Generic("wait").(*patience)
+func CheckFlags(c *cli.Context) error {
+	p, ok := c.Generic("wait").(*waitTime)
 	if c.Bool("no-wait") && Limit(c) != 0 {
 		return verb.WrongCommandLine(c, "--wait and --no-wait contradict each other")
 	}
@@ -117,8 +117,8 @@ func (w *waitLines) isDue(text string, now time.Time) bool {
 	return true
 }
 
-// SayWaiting reports on standard error what the request waits for, see waitLines.
-func SayWaiting(since time.Time) func(ledger.BusyError) {
+// NewWaitPrinter reports on standard error what the request waits for, see waitLines.
+func NewWaitPrinter(since time.Time) func(ledger.BusyError) {
 	var lines waitLines
 	return func(b ledger.BusyError) {
 		var who []string
@@ -146,9 +146,9 @@ func SayWaiting(since time.Time) func(ledger.BusyError) {
 	}
 }
 
-// SayUrgent writes urgent remarks (limits that are too low for NICs) to standard error. It
+// NewRemarkPrinter writes urgent remarks (limits that are too low for NICs) to standard error. It
 // does so once: all ranks of a gang have the same.
-func SayUrgent() func(removed []berth.Removal) {
+func NewRemarkPrinter() func(removed []berth.Removal) {
 	var once sync.Once
 	return func(removed []berth.Removal) {
 		urgent := slices.DeleteFunc(slices.Clone(removed), func(r berth.Removal) bool { return !r.Urgent })

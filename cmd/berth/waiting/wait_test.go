@@ -72,7 +72,7 @@ func TestContradiction(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprint(Check(ctx)); got != c.want {
+		if got := fmt.Sprint(CheckFlags(ctx)); got != c.want {
 			t.Errorf("%q: %s, want %s", c.args, got, c.want)
 		}
 	}
@@ -102,9 +102,9 @@ func TestPatienceIsOfOneRun(t *testing.T) {
 
 func TestPatienceString(t *testing.T) {
 	for _, c := range []struct {
-		p    *patience
+		p    *waitTime
 		want string
-	}{{nil, ""}, {&patience{}, ""}, {&patience{set: true, limit: time.Minute}, "1m0s"}} {
+	}{{nil, ""}, {&waitTime{}, ""}, {&waitTime{set: true, limit: time.Minute}, "1m0s"}} {
 		if got := c.p.String(); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}

@@ -31,9 +31,9 @@ func watchGang(c *cli.Context, conf berth.Config, req launchRequest) error {
 	if err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
-	v := &view{store: backend.TaskStore(conf), pipe: ours, signals: make(chan os.Signal, 16), over: make(chan struct{})}
+	v := &foregroundGang{store: backend.TaskStore(conf), pipe: ours, signals: make(chan os.Signal, 16), over: make(chan struct{})}
 	signal.Notify(v.signals, verb.ForwardedSignals()...) // what comes before the ranks run is passed on when they do
-	id, err := launchElsewhere(c, req, theirs)
+	id, err := runLauncher(c, req, theirs)
 	theirs.Close()
 	if err != nil {
 		return err
@@ -45,8 +45,8 @@ func watchGang(c *cli.Context, conf berth.Config, req launchRequest) error {
 	return nil
 }
 
-// view is one look at a gang in the foreground.
-type view struct {
+// foregroundGang is one look at a gang in the foreground.
+type foregroundGang struct {
 	store   tasks.Store
 	pipe    *os.File
 	signals chan os.Signal
@@ -54,7 +54,7 @@ type view struct {
 	over    chan struct{} // closed when nothing more is written
 }
 
-func (v *view) watchGang(ctx context.Context, id string) (int, error) {
+func (v *foregroundGang) watchGang(ctx context.Context, id string) (int, error) {
 	v.id = id
 	record, err := v.store.Record(id)
 	if err != nil || record.Gang == nil { // it has ended already, and nothing was kept
@@ -66,7 +66,7 @@ func (v *view) watchGang(ctx context.Context, id string) (int, error) {
 	var readers sync.WaitGroup
 	for i, rank := range record.Gang.Ranks {
 		readers.Go(func() {
-			q := logs.Query{Tail: -1, Ended: v.isOver, Wake: v.over, Hold: true, Idle: p.FlushWhenIdle(i)}
+			q := logs.Query{Tail: -1, Ended: v.hasEnded, Wake: v.over, Hold: true, Idle: p.FlushWhenIdle(i)}
 			if err := logs.Read(ctx, v.store.Path(rank, "log"), q, p.PrinterFor(i)); err != nil {
 				verb.PrintError(err.Error())
 			}
@@ -95,7 +95,7 @@ func (v *view) watchGang(ctx context.Context, id string) (int, error) {
 	return code, nil
 }
 
-func (v *view) isOver() bool {
+func (v *foregroundGang) hasEnded() bool {
 	select {
 	case <-v.over:
 		return true
@@ -105,7 +105,7 @@ func (v *view) isOver() bool {
 }
 
 // attachRanks returns a connection to the gang's monitor, nil if that was killed.
-func (v *view) attachRanks(as ...attach.Kind) *os.File {
+func (v *foregroundGang) attachRanks(as ...attach.Kind) *os.File {
 	conn, err := attach.Dial(v.store.Socket(v.id))
 	if err != nil {
 		return nil
@@ -136,20 +136,20 @@ func exitOf(conn *os.File) (code int, ok bool) {
 
 // forwardInput passes signals on to all ranks, not by way of the monitor: one that was killed
 // takes what is sent to it with it. Who presses ^C for the third time gives up.
-func (v *view) forwardInput() {
-	var last verb.Impatience
+func (v *foregroundGang) forwardInput() {
+	var last verb.InterruptCounter
 	for s := range v.signals {
 		number, _ := s.(syscall.Signal) // there are no others on this system
 		if err := v.signalRanks(number); err != nil && !errors.Is(err, control.ErrNotRunning) {
 			verb.PrintError(err.Error())
 		}
-		if number == unix.SIGINT && last.IsEnough(time.Now()) {
+		if number == unix.SIGINT && last.IsThird(time.Now()) {
 			v.pipe.Close()
 		}
 	}
 }
 
-func (v *view) signalRanks(s syscall.Signal) error {
+func (v *foregroundGang) signalRanks(s syscall.Signal) error {
 	t, err := v.store.Task(v.id)
 	if err != nil {
 		return err

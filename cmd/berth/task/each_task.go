@@ -27,11 +27,11 @@ func findTask(c *cli.Context) (backend.Tasks, tasks.Task, error) {
 	return store, t, err
 }
 
-// onTasks begins with all tasks that a command line names, and then says of one after
+// forEachTask begins with all tasks that a command line names, and then says of one after
 // another how it went: what the wait returns is printed, the word itself if that is "".
 // What fails for one doesn't keep it from the others. A task that is named twice is
 // begun with once. gone says that a task which isn't there is no fault, and that one which is broken is removed.
-func onTasks(c *cli.Context, gone bool, begin func(backend.Tasks, tasks.Task) (wait func() (string, error))) error {
+func forEachTask(c *cli.Context, gone bool, begin func(backend.Tasks, tasks.Task) (wait func() (string, error))) error {
 	if c.NArg() == 0 {
 		list := "berth ps"
 		if c.Command.Name == "rm" || c.Command.Name == "wait" {
@@ -96,8 +96,8 @@ func reportEach(c *cli.Context, gone bool, waits []func() (string, error)) error
 	return nil
 }
 
-// warnBroken says in a line each which tasks can't be read.
-func warnBroken(k backend.Tasks, all []tasks.Task) {
+// warnOfBrokenTasks says in a line each which tasks can't be read.
+func warnOfBrokenTasks(k backend.Tasks, all []tasks.Task) {
 	for _, t := range all {
 		if t.State != tasks.Broken {
 			continue
