@@ -224,7 +224,7 @@ func TestDescribe(t *testing.T) {
 		{&cli.StringFlag{Name: "cpus", Usage: "at most `N` CPUs"}, "--cpus N\tat most N CPUs"},
 		{&cli.StringFlag{Name: "network", Usage: "which", Value: "host"}, "--network VALUE\twhich (default: host)"},
 		{&cli.StringFlag{Name: "config", Usage: "read `FILE`", EnvVars: []string{"BERTH_CONFIG"}}, "--config FILE\tread FILE [$BERTH_CONFIG]"},
-		{waiting.Flags()[0], "--wait[=DURATION]\twait in the queue until the devices are free; --wait=DURATION: for so long at most"},
+		{waiting.Flags()[0], "--wait[=DURATION]\twait in the queue until the devices are free, or with --wait=DURATION at most that long"},
 	} {
 		if got := describeFlag(c.flag); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)

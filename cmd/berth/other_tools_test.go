@@ -141,11 +141,11 @@ func TestOtherToolsFlags(t *testing.T) {
 		"run --containall image":       "--containall isn't needed: a task sees nothing",
 		"run -e image.sif env":         "--env image.sif: a variable is NAME=VALUE",
 		"run -c docker://image env":    `--cpu-shares "docker://image" is not a number; --contain`,
-		"run --net --network none a":   "--network (or --net) --network: it takes a network",
+		"run --net --network none a":   "--network (or --net) --network: the value is a network",
 		"exec --nv image.sif nvcc":     "there is no --nv: --gpus 1 gives the task a GPU of its own and the driver's files, --gpus all all GPUs; berth exec is for running tasks",
 		"alloc -G 2 sleep 1":           "there is no -G: the request is the first word",
 		"alloc -t 1:00:00 2 sleep 1":   "there is no -t: timeout 2h before the command",
-		"run --runtime nvidia image":   "--runtime nvidia brings no GPUs: --gpus all asks for all",
+		"run --runtime nvidia image":   "--runtime nvidia gives no GPUs: --gpus all asks for all",
 		"alloc --gres=gpu:2 sleep 1":   "there is no --gres: the request is the first word",
 		"alloc --time=1:00:00 1 sleep": "there is no --time: timeout 2h before the command",
 	} {

@@ -41,9 +41,9 @@ func withAdvice(err error, root bool) error {
 	case errors.Is(err, match.ErrBusy):
 		return fmt.Errorf("%w; try again when they are free: berth leases shows who holds what", err)
 	case errors.Is(err, match.ErrUnknown), errors.Is(err, match.ErrTooMany), errors.Is(err, match.ErrLost):
-		return fmt.Errorf("%w; berth gpus shows what there is", err)
+		return fmt.Errorf("%w; berth gpus lists the node's devices", err)
 	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, ledger.ErrOwnership):
-		return fmt.Errorf("%w; berth repair rebuilds it from what runs", err)
+		return fmt.Errorf("%w; berth repair rebuilds it from the running holders", err)
 	}
 	return err
 }

@@ -21,9 +21,9 @@ func TestWithAdvice(t *testing.T) {
 		err  error
 		want string
 	}{
-		{"more than there are", tooMany, "request 9: node has 1 GPU, 9 asked; berth gpus shows what there is"},
+		{"more than there are", tooMany, "request 9: node has 1 GPU, 9 asked; berth gpus lists the node's devices"},
 		{"busy", &ledger.BusyError{Request: "1", Wanted: 1, Total: 1}, "request 1: 1 asked, 0 of 1 free; try again when they are free: berth leases shows who holds what"},
-		{"corrupt", ledger.ErrCorrupt, ledger.ErrCorrupt.Error() + "; berth repair rebuilds it from what runs"},
+		{"corrupt", ledger.ErrCorrupt, ledger.ErrCorrupt.Error() + "; berth repair rebuilds it from the running holders"},
 		{"another", errors.New("x"), "x"},
 	}
 	for _, tt := range tests {

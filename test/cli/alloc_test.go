@@ -31,9 +31,9 @@ func testAlloc(t *testing.T, o options) {
 		{"a container has one of them", "2,5", `berth run --gpus 1 "$IMAGE" ls /dev | grep -x 'nvidia[0-9]'`, "nvidia2\n"},
 		{"a container has a named one", "2,5", `berth run --gpus device=5 "$IMAGE" ls /dev | grep -x 'nvidia[0-9]'`, "nvidia5\n"},
 		{"a container has none", "2,5", `berth run --gpus none "$IMAGE" ls /dev | grep -cx 'nvidia[0-9]'; true`, "0\n"},
-		{"a container wants more", "2,5", `berth run --gpus 3 "$IMAGE" true 2>&1; echo $?`, "berth: request 3: the lease ID around this process has GPU 2,5 alone\n125\n"},
-		{"a container wants another", "2,5", `berth run --gpus device=0 "$IMAGE" true 2>&1; echo $?`, "berth: request device=0: the lease ID around this process has GPU 2,5 alone\n125\n"},
-		{"a container wants what isn't there", "2,5", `berth run --gpus 9 "$IMAGE" true 2>&1; echo $?`, "berth: request 9: node has 8 GPUs, 9 asked; berth gpus shows what there is\n125\n"},
+		{"a container wants more", "2,5", `berth run --gpus 3 "$IMAGE" true 2>&1; echo $?`, "berth: request 3: the lease ID around this process has only GPU 2,5\n125\n"},
+		{"a container wants another", "2,5", `berth run --gpus device=0 "$IMAGE" true 2>&1; echo $?`, "berth: request device=0: the lease ID around this process has only GPU 2,5\n125\n"},
+		{"a container wants what isn't there", "2,5", `berth run --gpus 9 "$IMAGE" true 2>&1; echo $?`, "berth: request 9: node has 8 GPUs, 9 asked; berth gpus lists the node's devices\n125\n"},
 		{
 			"a lease inside is another", "2,5", `berth alloc all -- true 2>&1; echo $?; berth alloc 6 -- sh -c 'berth run "$IMAGE" ls /dev | grep -cx "nvidia[0-9]"'`,
 			"berth: request all: 8 asked, 6 of 8 free; held: GPU 2,5 by alloc sh since TIME; wait for them with --wait, or see berth leases\n75\n6\n",

@@ -33,7 +33,7 @@ func (n *node) cdi(name, text string) {
 func TestCDIMenu(t *testing.T) {
 	t.Parallel()
 	n := newDiscoveredNode(t, "dgx-a100-mig")
-	n.berth("cdi", "list").is(0, "there are no CDI devices; berth cdi generate writes berth's own\n", "")
+	n.berth("cdi", "list").is(0, "there are no CDI devices; berth cdi generate writes specs of berth's devices\n", "")
 	n.berth("cdi", "generate").is(0, "/etc/cdi/berth-gpus.json\n/etc/cdi/berth-with.json\n", "")
 	menu := func() string { return n.read("/etc/cdi/berth-gpus.json") }
 	before := menu()
@@ -55,7 +55,7 @@ func TestCDIMenu(t *testing.T) {
 
 	n.cdi("nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits: {env: [A=b]}\n")
 	n.berth("cdi", "generate", "--nvidia").fails(1,
-		"berth: /etc/cdi/nvidia.yaml defines nvidia.com/gpu already, and two specs of a device make engines refuse it; --replace moves it aside")
+		"berth: /etc/cdi/nvidia.yaml defines nvidia.com/gpu already, and engines refuse a device of two specs; --replace renames it")
 	n.berth("cdi", "generate", "--nvidia", "--replace").is(0, "/etc/cdi/nvidia.yaml is now /etc/cdi/nvidia.yaml.replaced-by-berth\n"+
 		"/etc/cdi/berth-gpus.json\n/etc/cdi/berth-with.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
 	n.berth("cdi", "generate", "--nvidia").is(0, "/etc/cdi/berth-gpus.json\n/etc/cdi/berth-with.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
@@ -123,7 +123,7 @@ func TestCDIPastTheLedger(t *testing.T) {
 	config := configured(t, "[policy]\ncdi = ['*']\n")
 	n.berth("--config", config, "run", "--gpus", "nvidia.com/gpu=0", image(), "true").fails(125,
 		"berth: CDI device nvidia.com/gpu=0: its node /dev/nvidia0 belongs to nvidia, whose devices are leased as GPUs: ask for those")
-	n.berth("--config", config, "leases").is(0, "nothing is leased, and nobody waits\n", "")
+	n.berth("--config", config, "leases").is(0, "there are no leases and no waiting requests\n", "")
 	n.berth("--config", config, "cdi", "list").is(0,
 		"DEVICE            STATE    HOLDER  SPEC\nnvidia.com/gpu=0  refused  -       /etc/cdi/nvidia.yaml\n", "")
 	if list := n.berth("--config", config, "cdi", "list", "--json"); !strings.Contains(list.stdout, `"reason": "CDI device nvidia.com/gpu=0: its node /dev/nvidia0 belongs to nvidia,`) {

@@ -54,12 +54,12 @@ func TestDetachWaits(t *testing.T) {
 	n.berth("inspect", "-f", "{{.State.Status}} {{.State.Running}} {{.State.Pid}} {{.Config.Cmd}}", "later").is(0, "waiting false 0 [sh -c echo begun; exit 7]\n", "")
 	n.berth("logs", "later").is(0, "", "")
 	n.berth("exec", "later", "true").fails(125, "berth: task later: it isn't running: waiting")
-	n.berth("attach", "later").fails(1, "berth: task later doesn't run (waiting); berth logs later shows what it wrote")
+	n.berth("attach", "later").fails(1, "berth: task later doesn't run (waiting); berth logs later shows its output")
 	n.berth("rm", "later").fails(1, "berth: task later: it still runs (waiting); berth stop ends it, or --force kills it")
 	n.berth("run", "-d", "--name", "later", image(), "true").fails(125, "berth: task ID is called later already: the name is taken; berth rm -f later ends that task and makes it free")
 	// Errors are reported before the prompt returns.
 	n.berth("run", "-d", "--wait", "--gpus", "1", image(), "frobnicate").fails(127, `berth: command not found: "frobnicate" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)`)
-	n.berth("run", "-d", "--wait", "--gpus", "2", image(), "true").fails(125, "berth: request 2: node has 1 GPU, 2 asked; berth gpus shows what there is")
+	n.berth("run", "-d", "--wait", "--gpus", "2", image(), "true").fails(125, "berth: request 2: node has 1 GPU, 2 asked; berth gpus lists the node's devices")
 	follow, waiting := n.start("berth", "logs", "-f", "later"), n.start("berth", "wait", "later")
 	for _, verb := range [][]string{{"stop"}, {"kill"}, {"kill", "-s", "TERM"}, {"rm", "-f"}} {
 		n.berth("run", "-d", "--wait", "--gpus", "1", "--name", "other", image(), "true").ok()
@@ -113,7 +113,7 @@ func TestFollow(t *testing.T) {
 	n.sh("echo two | berth attach train").is(5, "two\n", "")
 	follow.wait().is(0, "one\ntwo\n", "")
 	n.sh("berth logs -t train | grep -c '^20..-..-..T.*Z [a-z]*$'").is(0, "2\n", "")
-	n.berth("attach", "train").fails(1, "berth: task train doesn't run (exited (5)); berth logs train shows what it wrote")
+	n.berth("attach", "train").fails(1, "berth: task train doesn't run (exited (5)); berth logs train shows its output")
 	n.berth("rm", "train").ok()
 	n.checkClean(t)
 }

@@ -24,7 +24,7 @@ func TestDoctorNCCL(t *testing.T) {
 	seen := map[string]bool{"nccl.shm": true, "nccl.policy": true, "nccl.memlock": true}
 	for _, s := range []defect{
 		{
-			name: "ACS", id: "nccl.acs", state: "warning", text: "sends by the CPU what GPUs and NICs below a switch tell each other: 0000:19:01.0",
+			name: "ACS", id: "nccl.acs", state: "warning", text: "redirects traffic between GPUs and NICs below a switch to the CPU: 0000:19:01.0",
 			breaks: `printf '\035' | ` + control, fix: `printf '\000' | ` + control, says: "for b in 0000:19:01.0; do setpci -s $b ECAP_ACS+6.w=0; done",
 		},
 		{

@@ -18,7 +18,7 @@ ID  0    1        alloc sh  root  AGE   ended
 ID: its maker (process PID) is gone and left no container
 `, "")
 		n.berth(next...).is(0, "", "")
-		n.berth("leases").is(0, "nothing is leased, and nobody waits\n", "")
+		n.berth("leases").is(0, "there are no leases and no waiting requests\n", "")
 	}
 	n.checkClean(t)
 }

@@ -56,7 +56,7 @@ func TestNoDriver(t *testing.T) {
 	n.berth("run", "--gpus", "1", image(), "true").fails(125, "berth: take the node's inventory: "+why)
 	n.berth("alloc", "1", "true").fails(125, "berth: take the node's inventory: "+why)
 	n.berth("run", "--gpus", "1", "--wait", image(), "true").fails(125, "berth: take the node's inventory: "+why)
-	n.berth("leases").is(0, "nothing is leased, and nobody waits\n", "")
+	n.berth("leases").is(0, "there are no leases and no waiting requests\n", "")
 	n.berth("run", image(), "echo", "hi").is(0, "hi\n", "")
 	n.checkClean(t)
 }
@@ -92,7 +92,7 @@ func TestNotRoot(t *testing.T) {
 			berth("run", "--gpus", "1", image(), "true").fails(125, c.line)
 			berth("run", image(), "true").fails(125, c.line)
 			berth("alloc", "1", "true").fails(125, c.line)
-			berth("leases").is(0, "nothing is leased, and nobody waits\n", "")
+			berth("leases").is(0, "there are no leases and no waiting requests\n", "")
 			berth("gpus").ok()
 			berth("run", "--rm", image(), "true").fails(125, c.line) // a flag that is known
 		})

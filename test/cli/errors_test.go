@@ -32,7 +32,7 @@ func TestCommandLine(t *testing.T) {
 		{"no count before the image", "run --gpus ubuntu:24.04", 125, `run takes an image: berth run --gpus 1 IMAGE COMMAND; if ubuntu:24.04 is the image, the count is missing: --gpus 1 ubuntu:24.04; berth run --help shows the usage`},
 		{"no count before an image without tag", "run --gpus ubuntu", 125, `run takes an image: berth run --gpus 1 IMAGE COMMAND; if ubuntu is the image, the count is missing: --gpus 1 ubuntu; berth run --help shows the usage`},
 		{"no count before image and command", "run --gpus ubuntu:24.04 ls", 125, `--gpus: request "ubuntu:24.04": "24.04" isn't a count, as in h100:2; if ubuntu:24.04 is the image, the count is missing: --gpus 1 ubuntu:24.04`},
-		{"no count before image without tag and command", "run --gpus ubuntu IMAGE", 125, `request ubuntu: node has no ubuntu; it has h100; if ubuntu is the image, the count is missing: --gpus 1 ubuntu; berth gpus shows what there is`},
+		{"no count before image without tag and command", "run --gpus ubuntu IMAGE", 125, `request ubuntu: node has no ubuntu; it has h100; if ubuntu is the image, the count is missing: --gpus 1 ubuntu; berth gpus lists the node's devices`},
 		{"no count before a directory", "run --gpus ./root ls", 125, `--gpus: request "./root": "./root" isn't the name of a CDI device, as vendor.example/class=name is; if ./root is the image, the count is missing: --gpus 1 ./root`},
 		{"no count after the model", "run --gpus h100: IMAGE", 125, `--gpus: request "h100:": the count after ":" is missing, as in h100:2`},
 		{"count before the model", "run --gpus 2:h100 IMAGE", 125, `--gpus: request "2:h100": the model comes before the count, as in h100:2`},
@@ -58,8 +58,8 @@ func TestCommandLine(t *testing.T) {
 		{"unfit name", "run --name a/b IMAGE", 125, `name "a/b": only letters, digits, "_", "." and "-" are allowed, at most 63, beginning with a letter or digit`},
 		{"read-only and writable", "run --read-only --rw IMAGE", 125, `a root file system can't be both read-only and writable`},
 		{"no terminal", "run -it IMAGE", 125, `standard input is no terminal: leave out -t (--tty) to pass it on as it is, or -i (--interactive)`},
-		{"unknown lease", "release abc", 1, `release "abc": no such lease; berth leases shows those that there are`},
-		{"empty lease", "release ''", 1, `release "": no such lease; berth leases shows those that there are`},
+		{"unknown lease", "release abc", 1, `release "abc": no such lease; berth leases lists all leases`},
+		{"empty lease", "release ''", 1, `release "": no such lease; berth leases lists all leases`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			words := strings.Fields(strings.ReplaceAll(strings.ReplaceAll(c.args, "IMAGE", image()), "''", `""`))
@@ -84,7 +84,7 @@ func TestRequests(t *testing.T) {
 	t.Parallel()
 	n := newDiscoveredNode(t, "dgx-h100")
 	const kinds = `known are a count (2), all, a model (h100:2), a MIG profile (1g.10gb:2), ids (device=0,3, GPU-…, MIG-…, 0000:1b:00.0), conditions (2,mem>=40G) and NICs (2,nics=auto)`
-	const hint = "; berth gpus shows what there is"
+	const hint = "; berth gpus lists the node's devices"
 	held := n.start("berth", "alloc", "0,3", "--", "sleep", "1000")
 	n.waitForLeases(1)
 	const busy = "; held: GPU 0,3 by alloc sleep since TIME; wait for them with --wait, or see berth leases"
@@ -132,7 +132,7 @@ func TestImages(t *testing.T) {
 	n := newDiscoveredNode(t, "one-gpu")
 	dir := t.TempDir()
 	const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	const makes = "; berth pull NAME gets an image of a registry, and berth images shows those that are here"
+	const makes = "; berth pull NAME pulls an image, and berth images lists pulled images"
 	file := filepath.Join(dir, "file")
 	check(t, os.WriteFile(file, []byte("text"), 0o644))
 	broken := filepath.Join(dir, "broken")

@@ -165,7 +165,7 @@ func TestLost(t *testing.T) {
 	if !strings.HasSuffix(l.Note, "is lost: "+lost) {
 		t.Errorf("the lease's note is %q", l.Note)
 	}
-	n.berth("alloc", "4", "--", "true").fails(125, "berth: request 4: node has 3 GPUs (1 more lost), 4 asked; berth gpus shows what there is")
+	n.berth("alloc", "4", "--", "true").fails(125, "berth: request 4: node has 3 GPUs (1 more lost), 4 asked; berth gpus lists the node's devices")
 	n.berth("alloc", "all", "--", "sh", "-c", "echo $BERTH_DEVICES | tr , '\\n' | wc -l").is(0, "3\n", "")
 	n.berth("run", "--gpus", "device=1", image(), "true").fails(125,
 		"berth: request device=1: 1 is lost (GPU 1, "+l.Devices[0].UUID+"): "+lost+"; see berth gpus, and the kernel's log for the reason")

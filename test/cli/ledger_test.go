@@ -20,8 +20,8 @@ func TestDamagedLedger(t *testing.T) {
 	waiter := n.start("berth", "alloc", "--wait", "all", "--", "echo", "all mine")
 	const waiting = "berth: waiting for all: 5 of 8 free; alloc sleep has GPU 0,3, run trainer has GPU 1\n"
 	waiter.warns(waiting)
-	const repair = "; berth repair rebuilds it from what runs"
-	const takeBack = "; berth repair takes it back and rebuilds it from what runs"
+	const repair = "; berth repair rebuilds it from the running holders"
+	const takeBack = "; berth repair takes its ownership back and rebuilds it from the running holders"
 	for i, c := range []struct {
 		name   string
 		damage string // shell, in $L
@@ -33,7 +33,7 @@ func TestDamagedLedger(t *testing.T) {
 		{"truncated", "truncate -s 100 $L", ledgerPath + ": ledger is corrupt: the header is missing or damaged", repair},
 		{"empty", "truncate -s 0 $L", ledgerPath + ": ledger is corrupt: the file is empty", repair},
 		{"garbage", "head -c 5000 /dev/urandom > $L", ledgerPath + ": ledger is corrupt: the header is missing or damaged", repair},
-		{"a future version", `sed -i '1s/"version":1/"version":99/' $L`, ledgerPath + ": ledger was written by a newer version of berth: version 99, this one knows 1", "; install that version again, or newer"},
+		{"a future version", `sed -i '1s/"version":1/"version":99/' $L`, ledgerPath + ": ledger was written by a newer version of berth: version 99, this one knows 1", "; install that version or a newer one"},
 		{"somebody's", "chown 65534 $L", ledgerPath + ": ledger could have been written by others: it belongs to user 65534", takeBack},
 		{"writable by all", "chmod 666 $L", ledgerPath + ": ledger could have been written by others: its mode is 0666", takeBack},
 		{"in a directory writable by all", "chmod 777 /run/berth", "/run/berth: ledger could have been written by others: its mode is 0777", takeBack},

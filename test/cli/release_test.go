@@ -136,7 +136,7 @@ func TestReleaseNames(t *testing.T) {
 	n.berth("leases").is(0, `LEASE         GPU  REQUEST  HOLDER       USER  FOR  STATE
 ID  0    1        run trainer  root  AGE   running, ends in AGE
 `, "")
-	n.berth("release", "trianer").fails(1, `berth: release "trianer": no such lease (did you mean trainer?); berth leases shows those that there are`)
+	n.berth("release", "trianer").fails(1, `berth: release "trianer": no such lease (did you mean trainer?); berth leases lists all leases`)
 	n.berth("rm", "-f", "trainer").ok()
 	n.checkClean(t)
 }
@@ -167,7 +167,7 @@ func TestReleaseRestarted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := n.as(t)
 			n.berth("run", "-d", "--gpus", "2", "--restart", "always", "--name", "trainer", image(), "sh", "-c", command).ok()
-			const keeps = "; it won't be started again, in spite of --restart always"
+			const keeps = "; it won't be restarted, in spite of --restart always"
 			if command == "exit 1" {
 				eventually(t, "the task ends again and again", func() bool { return n.berth("ps", "-q", "--filter", "status=restarting").stdout != "" })
 			} else {
@@ -175,7 +175,7 @@ func TestReleaseRestarted(t *testing.T) {
 				n.berth("release", "trainer").fails(1, "berth: run trainer has held GPU 0,1 for AGE and still runs"+keeps+"; --force ends its processes")
 			}
 			n.berth("release", "--force", "trainer").is(0, "released ID: GPU 0,1\n",
-				"berth: task trainer isn't started again, in spite of --restart always; berth rm trainer removes it\n")
+				"berth: task trainer isn't restarted, in spite of --restart always; berth rm trainer removes it\n")
 			n.waitForLeases(0)
 			n.berth("wait", "trainer").ok()
 			n.berth("ps", "-a", "--format", "{{.Names}} {{.State}}").is(0, "trainer exited\n", "")

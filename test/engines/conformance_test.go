@@ -267,7 +267,7 @@ var stories = []story{
 		{words: `run --gpus device=3 {image} sh -c 'ls /dev | grep nvidia[0-9]'`, out: "nvidia3"},
 		{words: `run --device berth/gpus=1 {image} sh -c 'ls /dev | grep -c nvidia[0-9]'`, out: "1"},
 		{words: `run {image} sh -c 'ls /dev | grep -c nvidia'`, code: 1, out: "0"},
-		{words: `run --gpus 20 {image} true`, code: 125, err: `berth: request 20: node has 8 GPUs, 20 asked; berth gpus shows what there is`},
+		{words: `run --gpus 20 {image} true`, code: 125, err: `berth: request 20: node has 8 GPUs, 20 asked; berth gpus lists the node's devices`},
 		{words: `run -d --name {name} --gpus 7 {image} sleep 100`, out: id},
 		{words: `run --gpus 2 {image} true`, code: 75, err: `berth: request 2: 2 asked, 1 of 8 free; held: GPU [0-9,]+ by (run|containerd) {name} \([0-9a-f]{12}\) since .*; wait for them with --wait, or see berth leases`},
 		{words: `run --gpus 2 --wait=1s {image} true`, code: 75, err: `.*berth: request 2: 2 asked, 1 of 8 free.*; waited [0-9.]+s; see berth leases`},
@@ -388,7 +388,7 @@ var stories = []story{
 		{words: `$ ls {dir}`, out: "bin"},
 		{words: `run --rw {dir} touch /new`},
 		{words: `$ ls {dir} | grep new`, out: "new"},
-		{words: `images`, out: "there are no images here; berth pull gets them"},
+		{words: `images`, out: "there are no images; berth pull gets them"},
 	}},
 	{"images of registries", []step{
 		{words: `run --pull never {registry}/one true`, code: 125, err: `berth: image {registry}/one:latest is not here, and pulling wasn't wanted; .*`},
@@ -412,7 +412,7 @@ var stories = []story{
 		{words: `pull -q {registry}/two`, out: `{registry}/two:latest`},
 		{words: `rmi {registry}/two`, out: `Untagged: {registry}/two:latest`},
 		{words: `prune --all`, out: `{registry}/one:latest`, err: `freed .*`},
-		{words: `images`, out: "there are no images here; berth pull gets them"},
+		{words: `images`, out: "there are no images; berth pull gets them"},
 	}},
 }
 

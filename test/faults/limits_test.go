@@ -42,7 +42,7 @@ func TestSystemCallFilters(t *testing.T) {
 		for _, errno := range []unix.Errno{unix.EPERM, unix.ENOSYS} {
 			t.Run(call.name+"/"+unix.ErrnoName(errno), func(t *testing.T) {
 				under := []string{filter, strconv.Itoa(int(errno)), strconv.Itoa(call.number), "--"}
-				s.testLimited(t, nil, under, "a system call filter (seccomp) that berth was started under may withhold it")
+				s.testLimited(t, nil, under, "the system call filter (seccomp) of this process may forbid it")
 				if left := s.mounts(t); left != mounts {
 					t.Errorf("mounts before:\n%s\nand after:\n%s", mounts, left)
 				}

@@ -34,7 +34,7 @@ func TestLostLedger(t *testing.T) {
 				isRefused()
 
 				said := n.Run(t, n.Command(n.Berth, "alloc", "1", "true"))
-				if said.Code != 125 || !strings.Contains(said.Err, "berth: the ledger is lost: ") || !strings.HasSuffix(said.Err, "; berth repair rebuilds it from what runs\n") {
+				if said.Code != 125 || !strings.Contains(said.Err, "berth: the ledger is lost: ") || !strings.HasSuffix(said.Err, "; berth repair rebuilds it from the running holders\n") {
 					t.Errorf("alloc: %+v", said)
 				}
 				if said := n.Run(t, n.Command(n.Berth, "doctor")); !strings.Contains(said.Out, "the ledger is lost: ") {

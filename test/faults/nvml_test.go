@@ -81,7 +81,7 @@ func (s gpuServer) checkVerbs(t *testing.T, broken brokenNVML) {
 		{[]string{berth, "gpus"}, true, 0, "NVIDIA L40S", "those of the last discovery: ", false},
 		{[]string{berth, "topo"}, true, 0, "GPU3", "", false},
 		{[]string{berth, "discover", "--if-stale"}, true, 0, "still fits the machine", "", false},
-		{[]string{berth, "discover", "--if-stale", "--processes"}, true, 0, "still fits the machine", "processes that use GPUs aren't known: ", true},
+		{[]string{berth, "discover", "--if-stale", "--processes"}, true, 0, "still fits the machine", "the processes that use GPUs are unknown: ", true},
 		{[]string{berth, "inspect", "holder"}, true, 0, `"name": "holder"`, "", false},
 		{[]string{berth, "ps"}, true, 0, "holder", "", false},
 		{[]string{berth, "leases"}, true, 0, "holder", "", false},

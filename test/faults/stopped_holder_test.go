@@ -44,7 +44,7 @@ func TestStoppedHolder(t *testing.T) {
 				t.Errorf("the holder: %v", err)
 			}
 			n.Do(t, berth, "alloc", "1", "true")
-			if said := n.Run(t, n.Command(berth, "repair", "--break-lock")); said.Out != "nobody blocks a lock\n" {
+			if said := n.Run(t, n.Command(berth, "repair", "--break-lock")); said.Out != "no lock is blocked\n" {
 				t.Errorf("repair, again: %+v", said)
 			}
 		})
@@ -120,7 +120,7 @@ func TestStoppedWaiter(t *testing.T) {
 	}
 	waits("waiting, 1st in the queue")
 	rig.Must(t, waiter.Process.Signal(unix.SIGSTOP))
-	waits("stopped, and lets others pass")
+	waits("stopped; others overtake it")
 	end()
 	n.Do(t, n.Berth, "alloc", "1", "true")
 	rig.Must(t, waiter.Process.Signal(unix.SIGCONT))

@@ -109,7 +109,7 @@ func TestGuardedTasks(t *testing.T) {
 // TestStatus checks the output of berth guard.
 func TestStatus(t *testing.T) {
 	n := start(t)
-	if got, want := n.Do(t, n.Berth, "guard", "status"), "on: GPUs open for 0 leases and 0 exempt cgroups; the host's root opens every GPU without a lease (guard.root)\n"; got != want {
+	if got, want := n.Do(t, n.Berth, "guard", "status"), "on: GPUs open for 0 leases and 0 exempt cgroups; the host's root can open every GPU without a lease (guard.root)\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := n.Do(t, n.Berth, "alloc", "1", "--", n.Berth, "guard", "status", "--json"); !strings.Contains(got, `"leases": 1`) {

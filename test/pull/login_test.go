@@ -33,7 +33,7 @@ func TestLogin(t *testing.T) {
 		}
 	}
 	podman(false, "pull", "--quiet", "--tls-verify=false", name)
-	h.fails(t, 1, "there is no terminal to ask for user name and password: give --username and --password-stdin", "login", closed)
+	h.fails(t, 1, "standard input is no terminal to prompt on: give --username and --password-stdin", "login", closed)
 	said := h.logIn(t, "secret\n", "-u", "puller", "--password-stdin", closed)
 	file := h.dir + "/.docker/config.json"
 	if said.Code != 0 || said.Out != "Login Succeeded\n" || !strings.Contains(said.Err, "kept unencrypted in "+file) {

@@ -158,10 +158,10 @@ func TestRegistry(t *testing.T) {
 	push(t, "oci:"+busybox+":latest", "docker://"+open+"/team/box:1")
 	name := open + "/team/box:1"
 	h := newHome(t)
-	if out := h.must(t, "images").Out; !strings.HasPrefix(out, "there are no images here") {
+	if out := h.must(t, "images").Out; !strings.HasPrefix(out, "there are no images") {
 		t.Errorf("says %q", out)
 	}
-	h.fails(t, 125, "image "+name+" is not here, and pulling wasn't wanted; berth pull gets it", "run", "--pull", "never", name, "true")
+	h.fails(t, 125, "image "+name+" is not here, and pulling wasn't wanted; berth pull pulls it", "run", "--pull", "never", name, "true")
 	if out := h.must(t, "run", name, "echo", "hello").Out; out != "hello\n" {
 		t.Errorf("says %q", out)
 	}
@@ -171,7 +171,7 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	said := h.must(t, "pull", name, "docker://"+name)
-	if want := name + "\n" + name + "\n"; said.Out != want || !strings.Contains(said.Err, "here already, with 1 layer") {
+	if want := name + "\n" + name + "\n"; said.Out != want || !strings.Contains(said.Err, "already stored, with 1 layer") {
 		t.Errorf("says %q and %q", said.Out, said.Err)
 	}
 	all := h.images(t)

@@ -41,7 +41,7 @@ func TestExec(t *testing.T) {
 			{"a relative directory", []string{"-w", "bin", "train", "id"}, rig.Said{Code: 125, Err: "berth: task train: working directory \"bin\" is not an absolute path\n"}},
 			{"a terminal at which nobody sits", []string{"-t", "train", "sh", "-c", "printf %s $(tty); exit 3"}, rig.Said{Code: 3, Out: "/dev/pts/0"}},
 			{"a terminal without one", []string{"-it", "train", "sh"}, rig.Said{Code: 125, Err: "berth: task train: standard input is no terminal: leave out -t (--tty) to pass it on as it is, or -i (--interactive)\n"}},
-			{"more than the task", []string{"--privileged", "train", "sh"}, rig.Said{Code: 125, Err: "berth: --privileged: no command gets more than its task has, or it could open others' GPUs; run what needs more on the host; berth exec --help shows the usage\n"}},
+			{"more than the task", []string{"--privileged", "train", "sh"}, rig.Said{Code: 125, Err: "berth: --privileged: a command gets no more than its task, or it could open GPUs of other tasks; commands that need more can run on the host; berth exec --help shows the usage\n"}},
 			{"no command", []string{"train"}, rig.Said{Code: 125, Err: "berth: exec takes a task and a command: berth exec -it TASK bash; berth exec --help shows the usage\n"}},
 			{"a wrong name", []string{"trian", "sh"}, rig.Said{Code: 125, Err: "berth: task \"trian\": there is no such task (did you mean train?); berth ps -a lists all\n"}},
 			{"a wrong flag", []string{"--interactiv", "train", "sh"}, rig.Said{Code: 125, Err: "berth: there is no flag --interactiv (did you mean --interactive?); berth exec --help shows the usage\n"}},

@@ -43,7 +43,7 @@ func TestGangSaid(t *testing.T) {
 	if said.Out != "rank-0 | 9,,tcp,,5,7\n" {
 		t.Errorf("%+v", said)
 	}
-	s.fails(t, 125, `NICs go with GPUs: say what each rank leases, with --gpus-per-rank 1 or gpus = "1"`, "run", "-n", "2", "--nics", "auto", image(t, "busybox"), "true")
+	s.fails(t, 125, `NICs need GPUs: add --gpus-per-rank 1, or gpus = "1" in the file`, "run", "-n", "2", "--nics", "auto", image(t, "busybox"), "true")
 	s.fails(t, 125, `--gpus-per-rank: request "2,nics=": "" isn't a NIC; known are auto, none, a count (2), and names (mlx5_0+mlx5_3)`, "run", "-n", "2", "--gpus-per-rank", "2,nics=", image(t, "busybox"), "true")
 	for text, want := range map[string]string{
 		"gpus = \"2,nics=\"": `role "a": gpus: request "2,nics=": "" isn't a NIC; known are auto, none, a count (2), and names (mlx5_0+mlx5_3)`, "replicas = \"two\"": `role "a": replicas is a whole number, such as replicas = 2`,

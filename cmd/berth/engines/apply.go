@@ -15,7 +15,8 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// Lock lets one process set up engines at a time, until the returned file is closed.
+// Lock waits for the lock under which one process at a time sets up engines. The caller
+// closes the lock.
 func Lock(ctx context.Context, data string) (*lock.Lock, error) {
 	path := filepath.Join(data, "setup", ".lock")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -24,7 +25,7 @@ func Lock(ctx context.Context, data string) (*lock.Lock, error) {
 	return lock.Create(ctx, path, 0o600, lock.Exclusive)
 }
 
-// Validate has the engine read what the plan would write. It changes nothing.
+// Validate has the engine check the files that the plan would write. It changes nothing.
 func Validate(ctx context.Context, plan setup.Plan) error {
 	c := plan.Check
 	if c == nil {
@@ -99,7 +100,7 @@ func Apply(h setup.Host, plan setup.Plan, record string) error {
 			return err
 		}
 		if !now.Same(c.Before) {
-			return fmt.Errorf("%s was changed meanwhile by somebody else: run this again", c.Path)
+			return fmt.Errorf("%s was changed meanwhile by another process: run this again", c.Path)
 		}
 		if err := writeChange(c); err != nil {
 			return fmt.Errorf("write %s: %w", c.Path, err)
@@ -127,7 +128,7 @@ func writeChange(c setup.Change) error {
 // uses the same.
 func tempPath(path string) string { return path + ".tmp" }
 
-// replaceLink makes a symbolic link, in place of what may be there.
+// replaceLink creates a symbolic link atomically. An existing file or link is replaced.
 func replaceLink(target, path string) error {
 	next := tempPath(path)
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -150,10 +151,10 @@ func Forget(h setup.Host, data, engine string) error {
 		return fmt.Errorf("remove record: %w", err)
 	}
 	for _, f := range record.Files {
-		_ = os.Remove(tempPath(f.Path)) // there is none as a rule
+		_ = os.Remove(tempPath(f.Path)) // it exists only after a kill
 	}
 	for _, dir := range slices.Backward(record.Dirs) {
-		_ = os.Remove(dir) // it is in use, or gone
+		_ = os.Remove(dir) // it fails if the directory is in use or gone
 	}
 	return nil
 }

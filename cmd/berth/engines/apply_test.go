@@ -27,7 +27,7 @@ func TestApply(t *testing.T) {
 		},
 	}
 	h := setup.Host{FS: os.DirFS("/")}
-	want := b + " was changed meanwhile by somebody else: run this again"
+	want := b + " was changed meanwhile by another process: run this again"
 	if err := Apply(h, plan, record); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

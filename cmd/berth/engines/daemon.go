@@ -15,23 +15,23 @@ import (
 	"time"
 )
 
-// Daemon is what an engine's running daemon says of itself.
+// Daemon is the state that an engine's running daemon reports.
 type Daemon struct {
-	// Answers means that it was asked and has answered.
+	// Answers means that the daemon has answered.
 	Answers bool
 	// Runtimes are the paths of its runtimes by name, Default the name of the default one.
 	Runtimes map[string]string
 	Default  string
-	// CDI are the directories in which it looks for CDI devices. None means that CDI is
-	// off, or that the daemon doesn't say.
+	// CDI are the directories in which it looks for CDI devices. An empty list means that
+	// CDI is off, or that the daemon doesn't report it.
 	CDI []string
 	// Path is the PATH of its process, "" if it isn't known.
 	Path string
-	// Started is when it has read its configuration, zero if that isn't known.
+	// Started is when it has read its configuration, zero if unknown.
 	Started time.Time
 }
 
-// QueryDaemon asks an engine's daemon; podman has none, and the command answers.
+// QueryDaemon queries an engine's daemon. podman has no daemon, so its command is queried.
 func QueryDaemon(ctx context.Context, engine string) (d Daemon) {
 	switch engine {
 	case "docker":
@@ -68,8 +68,8 @@ const (
 	socketTimeout = 5 * time.Second
 )
 
-// queryDocker asks dockerd on its default socket, and through the docker command where it
-// listens elsewhere.
+// queryDocker queries dockerd on its default socket, or by the docker command if dockerd
+// doesn't listen there.
 func queryDocker(ctx context.Context) (info dockerInfo, ok bool) {
 	text, err := getFromSocket(ctx, dockerSocket, "/info")
 	if err != nil {
@@ -91,17 +91,17 @@ func getFromSocket(ctx context.Context, socket, path string) (text []byte, err e
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", socket, err)
+		return nil, fmt.Errorf("query %s: %w", socket, err)
 	}
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask %s: %s", socket, response.Status)
+		return nil, fmt.Errorf("query %s: %s", socket, response.Status)
 	}
 	return io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 }
 
-// queryStartTime returns when systemd has started a service that runs, zero if it doesn't
-// say. systemd says whole seconds: the end of that second is returned.
+// queryStartTime returns the time at which systemd has started a running service, zero if it
+// is unknown. systemd reports whole seconds: the end of that second is returned.
 func queryStartTime(ctx context.Context, unit string) time.Time {
 	answer := tryRun(ctx, "systemctl", "show", "--timestamp=unix", "--property=ExecMainStartTimestamp", "--value", unit)
 	seconds, err := strconv.ParseInt(strings.TrimPrefix(answer, "@"), 10, 64)
@@ -111,7 +111,7 @@ func queryStartTime(ctx context.Context, unit string) time.Time {
 	return time.Unix(seconds+1, 0)
 }
 
-// dockerdPath returns the PATH of the dockerd that runs, "" if it isn't known.
+// dockerdPath returns the PATH of the running dockerd, "" if it is unknown.
 func dockerdPath() string {
 	pid, err := os.ReadFile("/var/run/docker.pid")
 	if err != nil {

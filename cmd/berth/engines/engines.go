@@ -1,7 +1,6 @@
-// Package engines is what berth setup and berth doctor do with the container engines of
-// this machine: it asks docker, containerd, podman and systemd what they say of
-// themselves, has an engine validate a [setup.Plan], and writes the plan's files. What a
-// plan contains is package setup's.
+// Package engines acts on the container engines of this machine for berth setup and berth
+// doctor: it queries docker, containerd, podman and systemd, has an engine validate a
+// [setup.Plan], and writes the plan's files. Package setup makes the plan.
 package engines
 
 import (
@@ -22,8 +21,8 @@ import (
 // answerTimeout is how long a program may take to answer.
 const answerTimeout = 10 * time.Second
 
-// Run calls a program and returns what it prints. The error of a program that fails is
-// what it prints, on one line.
+// Run runs a program and returns its output. If the program fails, the error is its output
+// on one line.
 func Run(ctx context.Context, words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -38,7 +37,7 @@ func Run(ctx context.Context, words ...string) (string, error) {
 
 func joinLines(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// tryRun is [Run] for answers that may be missing: then it returns "".
+// tryRun is [Run] for optional output: it returns "" on an error.
 func tryRun(ctx context.Context, words ...string) string {
 	out, _ := Run(ctx, words...)
 	return strings.TrimSpace(out)
@@ -77,7 +76,7 @@ func ReadHost(ctx context.Context, engine string) setup.Host {
 	return h
 }
 
-// Container is a container that an engine has, and the id that its runtime knows it by.
+// Container is a container of an engine, by the id that the engine gives to the runtime.
 type Container struct{ Engine, ID string }
 
 // FindContainers returns the containers of docker and podman whose name or id is word, or whose id
@@ -99,7 +98,7 @@ func FindContainers(ctx context.Context, word string) (found []Container) {
 }
 
 // ContainersOfBerth returns the names of an engine's containers that have the runtime
-// berth. containerd doesn't say.
+// berth. For containerd it returns none.
 func ContainersOfBerth(ctx context.Context, engine string) (names []string) {
 	format := map[string]string{"docker": "{{.HostConfig.Runtime}} {{.Name}}", "podman": "{{.OCIRuntime}} {{.Name}}"}[engine]
 	if format == "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-gpu/berth/hook/setup"
 )
 
-// SetupOptions returns what berth setup sets up. path is the file of the configuration conf: the engine's
-// runtime is told of it unless it is the default one.
+// SetupOptions returns the options of berth setup. path is the file of the configuration conf: unless it is the
+// default one, the engine passes it to berth-runtime.
 func SetupOptions(conf berth.Config, host setup.Host, path string) setup.Options {
 	o := setup.Options{Config: otherConfig(path), Data: conf.Data, Hook: conf.HookCommand(), CountIndices: conf.Policy.NVIDIAIndices == "count"}
 	o.Runtime = filepath.Join(filepath.Dir(o.Hook), "berth-runtime")

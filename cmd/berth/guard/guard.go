@@ -21,23 +21,23 @@ func Command() *cli.Command {
 		Name:  "guard",
 		Usage: "close GPUs to every process of the host that holds no lease",
 		Description: "The device guard is a BPF program at the root of the cgroup tree. With it, open() of a GPU's node\n" +
-			"gives EPERM to each process without a lease, wherever it was started: a shell, ssh, cron, a service,\n" +
-			"or a container of any runtime. What runs under berth alloc, berth run, or in a container with a\n" +
-			"lease opens its own devices. nvidiactl and nvidia-uvm stay open.\n\n" +
-			"The guard lasts until berth guard off or a reboot; no process keeps it. guard.exempt in the\n" +
-			"configuration names cgroups that need no lease, and guard.root says whether root does.",
+			"fails with EPERM in each process without a lease, wherever it was started: a shell, ssh, cron, a\n" +
+			"service, or a container of any runtime. Processes of berth alloc, of berth run, and of a container\n" +
+			"with a lease can open the devices of their lease. nvidiactl and nvidia-uvm stay open.\n\n" +
+			"The guard lasts until berth guard off or a reboot, without a process of berth. guard.exempt in the\n" +
+			"configuration names cgroups that need no lease, and guard.root whether root needs one.",
 		OnUsageError: verb.WrongUsage,
 		Subcommands: []*cli.Command{
 			{
-				Name: "on", Usage: "close the devices, or bring the guard in line with configuration and leases", OnUsageError: verb.WrongUsage,
+				Name: "on", Usage: "close the devices, or update the guard from configuration and leases", OnUsageError: verb.WrongUsage,
 				Action: onHost(func(c *cli.Context, n *berth.Node) error { return n.InstallDeviceGuard(c.Context) }),
 			},
 			{
-				Name: "off", Usage: "open the devices to everybody again", OnUsageError: verb.WrongUsage,
+				Name: "off", Usage: "open the devices to all processes again", OnUsageError: verb.WrongUsage,
 				Action: onHost(func(c *cli.Context, n *berth.Node) error { return n.RemoveDeviceGuard(c.Context) }),
 			},
 			{
-				Name: "status", Usage: "say whether the guard is on, and for whom it opens what", OnUsageError: verb.WrongUsage,
+				Name: "status", Usage: "show whether the guard is on, and its exceptions", OnUsageError: verb.WrongUsage,
 				Flags:  []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 				Action: onHost(printStatus),
 			},
@@ -45,7 +45,7 @@ func Command() *cli.Command {
 	}
 }
 
-// onHost is the action of a verb that needs root of the host.
+// onHost returns the action of a verb that needs root of the host.
 func onHost(action func(*cli.Context, *berth.Node) error) cli.ActionFunc {
 	return verb.OnNode(func(c *cli.Context, n *berth.Node) error {
 		if err := verb.NeedRoot(); err != nil {
@@ -101,12 +101,12 @@ func readStatus(n *berth.Node) (status, error) {
 
 func (s status) print(w io.Writer) error {
 	if !s.On {
-		_, err := fmt.Fprintln(w, "off: every process opens every GPU whose node lets it; berth guard on closes them")
+		_, err := fmt.Fprintln(w, "off: processes without a lease can open GPUs; berth guard on closes them")
 		return err
 	}
-	root := "the host's root opens every GPU without a lease (guard.root)"
+	root := "the host's root can open every GPU without a lease (guard.root)"
 	if s.Root == "deny" {
-		root = "root needs a lease, too (guard.root)"
+		root = "root needs a lease too (guard.root)"
 	}
 	_, err := fmt.Fprintf(w, "on: GPUs open for %s and %s; %s\n", output.FormatCount(s.Leases, "lease"), output.FormatCount(s.Exempt, "exempt cgroup"), root)
 	return err

@@ -25,15 +25,15 @@ import (
 func ListCommand() *cli.Command {
 	return &cli.Command{
 		Name:         "images",
-		Usage:        "show the images that are here",
+		Usage:        "list pulled images",
 		ArgsUsage:    "[NAME…]",
-		Description:  "Those of registries, that is: directories and layouts are where they are. Sizes are of unpacked files;\nlayers that images share are on disk once and count in each.",
+		Description:  "Shows pulled images; directories and layouts are used where they are. Sizes are of unpacked files;\nlayers that images share are on disk once and count in each.",
 		OnUsageError: verb.WrongUsage,
 		Action:       listImages,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print the ids alone"},
-			&cli.StringSliceFlag{Name: "filter", Aliases: []string{"f"}, Usage: "show what `FILTER` fits: label=KEY[=VALUE], or reference=PATTERN such as 'debian*'; can be repeated"},
-			&cli.BoolFlag{Name: "digests", Usage: "show what the registry calls them"},
+			&cli.StringSliceFlag{Name: "filter", Aliases: []string{"f"}, Usage: "show images that match `FILTER`: label=KEY[=VALUE], or reference=PATTERN such as 'debian*'; can be repeated"},
+			&cli.BoolFlag{Name: "digests", Usage: "show the digests that registries use"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			output.FormatFlag("ID", "Size"),
 		},
@@ -59,7 +59,7 @@ func listImages(c *cli.Context) error {
 	}
 	none := len(all) == 0
 	if none && unread != nil {
-		return unread // of which there may be some
+		return unread // nil if all images could be read
 	}
 	all = slices.DeleteFunc(all, func(i image.Summary) bool { return !fit(i) })
 	switch {
@@ -73,7 +73,7 @@ func listImages(c *cli.Context) error {
 		}
 		err = output.PrintJSON(os.Stdout, all)
 	case none:
-		_, err = fmt.Fprintln(os.Stdout, "there are no images here; berth pull gets them")
+		_, err = fmt.Fprintln(os.Stdout, "there are no images; berth pull gets them")
 	default:
 		err = printImages(os.Stdout, all, c.Bool("digests"), time.Now())
 	}
@@ -83,7 +83,8 @@ func listImages(c *cli.Context) error {
 	return unread
 }
 
-// imageFilters reads filters: all labels have to fit, and one of the patterns.
+// imageFilters parses filters. An image matches if it has all labels and one of the patterns
+// matches its name.
 func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
 	var labels []image.Label
 	var patterns []string
@@ -93,7 +94,7 @@ func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
 		case key != "label" && key != "reference":
 			return nil, verb.UnknownFilter(key, []string{"label", "reference"})
 		case value == "":
-			return nil, fmt.Errorf("filter %q is without a value: %s=VALUE", key, key)
+			return nil, fmt.Errorf("filter %q has no value: %s=VALUE", key, key)
 		case key == "label":
 			labels = append(labels, image.ParseLabel(value))
 		default:
@@ -109,7 +110,7 @@ func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
 	}, nil
 }
 
-// matchesReference reports whether a pattern matches a name of an image, with or without its tag.
+// matchesReference reports whether a pattern matches one of an image's names, with or without the tag.
 func matchesReference(i image.Summary, pattern string) bool {
 	for _, name := range []string{i.Short, i.Name} {
 		names := []string{name}
@@ -163,7 +164,7 @@ func printImages(w io.Writer, all []image.Summary, digests bool, now time.Time) 
 	return output.PrintTable(w, rows)
 }
 
-// imageColumns are docker's fields of images --format, and the platform.
+// imageColumns returns docker's fields of images --format, and the platform.
 func imageColumns() []output.Column {
 	return []output.Column{
 		{Name: "Repository", Heading: "REPOSITORY"},
@@ -195,7 +196,7 @@ func printImagesFormatted(w io.Writer, format string, all []image.Summary, now t
 
 func formatCreated(i image.Summary, now time.Time) string {
 	if i.Created.Unix() <= 0 {
-		return "-" // images that are made to be the same again say so
+		return "-" // reproducible builds set the time to 1970
 	}
 	return output.FormatAge(i.Created, now) + " ago"
 }

@@ -26,7 +26,7 @@ func LoginCommand() *cli.Command {
 		Usage:     "log in to a registry, for pulls",
 		ArgsUsage: "[REGISTRY]",
 		Description: "REGISTRY is a host, such as nvcr.io or registry.example:5000; without one it is docker.io. The registry\n" +
-			"checks user name and password. They are kept where docker and podman find them, too: in\n" +
+			"checks user name and password. They are stored where docker and podman read them: in\n" +
 			"$DOCKER_CONFIG/config.json (~/.docker/config.json), or in the credential helper that this file names.\n" +
 			"With sudo it is the file of the user who calls sudo. Stored credentials are checked first.",
 		OnUsageError: verb.WrongUsage,
@@ -43,9 +43,9 @@ func LoginCommand() *cli.Command {
 func LogoutCommand() *cli.Command {
 	return &cli.Command{
 		Name:         "logout",
-		Usage:        "forget the login of a registry",
+		Usage:        "remove the login of a registry",
 		ArgsUsage:    "[REGISTRY]",
-		Description:  "Without REGISTRY it is docker.io. What podman login has kept in a file of its own stays.",
+		Description:  "Without REGISTRY it is docker.io. A login that podman has stored in its own file stays.",
 		OnUsageError: verb.WrongUsage,
 		Action:       logOutOf,
 	}
@@ -54,7 +54,7 @@ func LogoutCommand() *cli.Command {
 // maxPassword bounds the length of a password, in bytes. Tokens have a few thousand bytes.
 const maxPassword = 64 << 10
 
-// newLoginRequest reads the registry of login and logout.
+// newLoginRequest returns the request of login and logout for the registry in the arguments.
 func newLoginRequest(c *cli.Context, name string) (*backend.Engine, engine.Request, error) {
 	if c.NArg() > 1 {
 		return nil, engine.Request{}, verb.WrongCommandLine(c, fmt.Sprintf("%s takes one registry, got %q too", name, c.Args().Get(1)))
@@ -149,7 +149,7 @@ func printLogin(req engine.Request, r engine.LoggedIn) {
 	fmt.Println("Login Succeeded")
 }
 
-// explainLogin names the registry in an error, once, and says what to do.
+// explainLogin adds the registry's name and advice to an error of a login.
 func explainLogin(host, user string, err error) error {
 	if err == nil {
 		return nil
@@ -177,7 +177,7 @@ func promptForMissing(ctx context.Context, name, password string) (string, strin
 		return name, password, nil
 	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return "", "", errors.New("there is no terminal to ask for user name and password: give --username and --password-stdin")
+		return "", "", errors.New("standard input is no terminal to prompt on: give --username and --password-stdin")
 	}
 	if name == "" {
 		fmt.Fprint(os.Stderr, "Username: ")

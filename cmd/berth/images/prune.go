@@ -21,14 +21,14 @@ func PruneCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "prune",
 		Usage: "remove layers that no image and no task needs",
-		Description: "Also those of layouts and archives, which are unpacked again when they are run. What a task uses stays,\n" +
-			"and so does what is being pulled.",
+		Description: "Also removes layers of layouts and archives, which are unpacked again when they are run. Layers that a\n" +
+			"task uses or that are being pulled stay.",
 		OnUsageError: verb.WrongUsage,
 		Action:       pruneImages,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "remove images, too, that no task uses"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would be removed"},
-			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "do so without asking, as is always done"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also remove images that no task uses"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only print what would be removed"},
+			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "for scripts of docker: berth prune never asks"},
 			&cli.StringSliceFlag{Name: "filter", Usage: "`CONDITION` is until=TIME: only what is older, such as until=24h; or label=KEY[=VALUE] or label!=KEY[=VALUE]: only images with or without it; can be repeated"},
 		},
 	}
@@ -53,7 +53,7 @@ func pruneImages(c *cli.Context) error {
 	return err
 }
 
-// pruneSelection reads filters.
+// pruneSelection parses the filters of berth prune.
 func pruneSelection(words []string, now time.Time) (sel image.Selection, err error) {
 	for _, word := range words {
 		key, value, _ := strings.Cut(word, "=")
@@ -68,7 +68,7 @@ func pruneSelection(words []string, now time.Time) (sel image.Selection, err err
 			err = verb.UnknownFilter(key, []string{"until", "label", "label!"})
 		}
 		if err == nil && value == "" {
-			err = fmt.Errorf("filter %q is without a value: %s=VALUE", key, key)
+			err = fmt.Errorf("filter %q has no value: %s=VALUE", key, key)
 		}
 		if err != nil {
 			return sel, err
@@ -77,7 +77,7 @@ func pruneSelection(words []string, now time.Time) (sel image.Selection, err err
 	return sel, nil
 }
 
-// parseUntil reads "24h", or a moment in the format of RFC 3339 or of a day.
+// parseUntil parses a duration before now ("24h"), a time of RFC 3339, or a date.
 func parseUntil(value string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(value); err == nil && d >= 0 {
 		return now.Add(-d), nil
@@ -90,7 +90,7 @@ func parseUntil(value string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("--filter until=%q is neither a time nor a duration, such as 24h or 2026-01-31", value)
 }
 
-// removeImages removes what is selected.
+// removeImages removes the selected images and layers, and prints warnings.
 func removeImages(c *cli.Context, sel image.Selection) (image.Removed, error) {
 	conf, err := verb.LoadConfig(c)
 	if err != nil {
@@ -111,7 +111,7 @@ func printFreed(done image.Removed, dry bool) {
 	fmt.Fprintf(os.Stderr, "%s %s, %s\n", word, output.FormatSize(done.Freed), output.FormatCount(done.Layers, "layer"))
 }
 
-// removeSelected removes images of berth, or of the engine.
+// removeSelected removes the selected images and layers of berth, or of the engine.
 func removeSelected(c *cli.Context, conf berth.Config, sel image.Selection) (done image.Removed, err error) {
 	other, err := backend.ChooseEngine(c, conf)
 	if err != nil {

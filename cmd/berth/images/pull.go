@@ -22,15 +22,15 @@ import (
 func PullCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "pull",
-		Usage:     "get images from their registries",
+		Usage:     "pull images from registries",
 		ArgsUsage: "NAME…",
-		Description: "Credentials are those of berth login, docker login and podman login. What broke off goes on where it ended;\n" +
-			"layers that are here aren't read again.",
+		Description: "Credentials are those of berth login, docker login and podman login. An interrupted pull is resumed; layers\n" +
+			"that are already stored aren't pulled again.",
 		OnUsageError: verb.WrongUsage,
 		Action:       pullImages,
 		Flags: []cli.Flag{
 			backend.PlatformFlag(),
-			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print the names alone"},
+			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only the names"},
 		},
 	}
 }
@@ -60,7 +60,7 @@ func pullImages(c *cli.Context) error {
 	}
 	for _, name := range c.Args().Slice() {
 		if err != nil {
-			_, line := verb.ExitStatus(err) // the last is main's to say
+			_, line := verb.ExitStatus(err) // main prints the last error
 			verb.PrintError(line)
 		}
 		if e := pullImage(c, program, backend.TrimScheme(name)); e != nil {
@@ -72,7 +72,7 @@ func pullImages(c *cli.Context) error {
 	return err
 }
 
-// pullImage pulls one image, shows how far it is, and prints its full name.
+// pullImage pulls one image with progress, and prints its full name.
 func pullImage(c *cli.Context, e *backend.Engine, name string) error {
 	n, err := registry.Parse(name)
 	if err != nil {
@@ -92,8 +92,8 @@ func pullImage(c *cli.Context, e *backend.Engine, name string) error {
 	return err
 }
 
-// pullProgress shows a pull on standard error: one line that changes on a terminal, a line
-// for each layer elsewhere.
+// pullProgress shows the progress of a pull on standard error: on a terminal in one line that
+// is replaced, otherwise by a line for each layer.
 type pullProgress struct {
 	quiet, live bool
 	start, last time.Time
@@ -122,7 +122,7 @@ func (p *pullProgress) showProgress(now image.Progress) {
 		fmt.Fprintf(os.Stderr, "layer %s: %s\n", output.ShortenDigest(now.Layer), output.FormatSize(now.LayerDone))
 	case now.Waiting && time.Since(p.last) > 10*time.Second:
 		p.last = time.Now()
-		fmt.Fprintf(os.Stderr, "layer %s: somebody else is getting it\n", output.ShortenDigest(now.Layer))
+		fmt.Fprintf(os.Stderr, "layer %s: another process pulls it\n", output.ShortenDigest(now.Layer))
 	}
 }
 
@@ -146,12 +146,12 @@ func terminalWidth() int {
 	return int(size.Col)
 }
 
-// cutFront returns the end of a name that fits into room.
-func cutFront(name string, room int) string {
-	if len(name) <= room {
+// cutFront returns the end of a name that fits into width characters.
+func cutFront(name string, width int) string {
+	if len(name) <= width {
 		return name
 	}
-	return name[len(name)-max(room, 0):]
+	return name[len(name)-max(width, 0):]
 }
 
 func (p *pullProgress) showEnd(err error) {
@@ -161,10 +161,10 @@ func (p *pullProgress) showEnd(err error) {
 	if err != nil || p.quiet {
 		return
 	}
-	// Not all was read now, where an earlier pull broke off.
+	// After an interrupted pull, less than the image's size was read now.
 	took := time.Since(p.start).Round(100 * time.Millisecond)
 	if p.bytes == 0 {
-		fmt.Fprintf(os.Stderr, "%s: here already, with %s\n", p.name, output.FormatCount(p.all, "layer"))
+		fmt.Fprintf(os.Stderr, "%s: already stored, with %s\n", p.name, output.FormatCount(p.all, "layer"))
 		return
 	}
 	fmt.Fprintf(os.Stderr, "%s: %s, %s in %s\n", p.name, output.FormatCount(p.all, "layer"), output.FormatSize(p.bytes), took)

@@ -18,14 +18,14 @@ func RmiCommand() *cli.Command {
 		Name:      "rmi",
 		Usage:     "remove images",
 		ArgsUsage: "NAME…",
-		Description: "NAME is an image's name, or the beginning of its id. While an image has other names, only the name goes.\n" +
-			"Layers that another image or a task needs stay. What can't be removed keeps none of the others.",
+		Description: "NAME is an image's name, or the beginning of its id. If the image has other names, only the name is\n" +
+			"removed. Layers that another image or a task needs stay. An error for one image doesn't stop the others.",
 		OnUsageError: verb.WrongUsage,
 		BashComplete: backend.CompleteImages,
 		Action:       removeNamed,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would be removed"},
-			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "remove names that a task uses, and all names of an id; what isn't there is no fault"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only print what would be removed"},
+			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "remove names that a task uses, and all names of an id; a missing image is no error"},
 		},
 	}
 }

@@ -27,7 +27,7 @@ import (
 // SystemCommand is berth system.
 func SystemCommand() *cli.Command {
 	return &cli.Command{
-		Name: "system", Usage: "show and free what berth has on the disk",
+		Name: "system", Usage: "show and free berth's disk space",
 		HideHelpCommand: true,
 		OnUsageError:    verb.WrongUsage,
 		Action: func(c *cli.Context) error {
@@ -43,11 +43,11 @@ func SystemCommand() *cli.Command {
 
 func diskUsageCommand() *cli.Command {
 	return &cli.Command{
-		Name: "df", Usage: "show what images and tasks have on the disk",
-		Description: "RECLAIMABLE is what berth system prune --all frees: images that no task uses, and what is left of tasks that\n" +
-			"have ended. What a task has written is counted file by file, which takes a while for millions of files.\n" +
+		Name: "df", Usage: "show the disk space of images and tasks",
+		Description: "RECLAIMABLE is the space that berth system prune --all frees: images that no task uses, and files of tasks\n" +
+			"that have ended. Files that tasks have written are counted one by one, which takes a while for millions.\n" +
 			"With -v, layers that belong to no named image have a table of their own: those of layouts and archives, and of\n" +
-			"images whose name stands for a newer one.",
+			"images whose name now belongs to a newer one.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "show each image, other layer and task, the largest first"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
@@ -75,11 +75,11 @@ func diskUsageCommand() *cli.Command {
 	}
 }
 
-// openNativeTasks is [backend.OpenTasks] for berth's own tasks. An engine counts and prunes its own.
+// openNativeTasks is [backend.OpenTasks] for berth's own tasks. With an engine it is an error.
 func openNativeTasks(c *cli.Context) (tasks.Store, berth.Config, error) {
 	k, conf, err := backend.OpenTasks(c)
 	if err == nil && k.Engine != nil {
-		err = errors.New("system is about berth's own tasks and images; of containerd's, ctr and nerdctl tell")
+		err = errors.New("berth system is for berth's own tasks and images; ctr and nerdctl show those of containerd")
 	}
 	return k.Native, conf, err
 }
@@ -93,7 +93,7 @@ type diskUsage struct {
 	Tasks  []taskSize           `json:"tasks"`
 }
 
-// diskSum is a line of berth system df.
+// diskSum is one line of berth system df.
 type diskSum struct {
 	Type        string `json:"type"`
 	Total       int    `json:"total"`
@@ -102,7 +102,7 @@ type diskSum struct {
 	Reclaimable int64  `json:"reclaimable"`
 }
 
-// taskSize is a task with what it has on the disk.
+// taskSize is a task with its disk space.
 type taskSize struct {
 	ID      string      `json:"id"`
 	Name    string      `json:"name"`
@@ -116,7 +116,8 @@ type taskSize struct {
 // ended reports whether the task has ended, so that its files can be removed.
 func (t taskSize) ended() bool { return t.State == tasks.Exited || t.State == tasks.Lost }
 
-// measureDisk counts what is on the disk. unread is what couldn't be.
+// measureDisk measures the disk space of images and tasks. unread are the errors of those
+// that can't be read.
 func measureDisk(ctx context.Context, conf berth.Config, store tasks.Store) (u diskUsage, unread error) {
 	images := backend.ImageStore(conf)
 	var err1, err2 error
@@ -151,7 +152,8 @@ func measureDisk(ctx context.Context, conf berth.Config, store tasks.Store) (u d
 	return u, errors.Join(err1, err2, err3)
 }
 
-// measureTasks counts what tasks have written, the largest first.
+// measureTasks measures the files that tasks have written, and sorts by size, the largest
+// first.
 func measureTasks(ctx context.Context, store tasks.Store, all []tasks.Task, unread error) ([]taskSize, error) {
 	sizes := []taskSize{}
 	for _, t := range all {
@@ -163,12 +165,12 @@ func measureTasks(ctx context.Context, store tasks.Store, all []tasks.Task, unre
 	return sizes, unread
 }
 
-// driverFiles are copies of the driver's files, which tasks share.
+// driverFiles measures the copies of the driver's files, which tasks share.
 func driverFiles(conf berth.Config) diskSum {
 	sum := diskSum{Type: "Driver files"}
 	dir := filepath.Join(conf.Data, "driver")
 	versions, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err == nil { // a bad pattern
+	if err == nil { // an error means a malformed pattern
 		sum.Total = len(versions)
 	}
 	sum.Size = image.CountSize(dir)
@@ -236,10 +238,10 @@ func (u diskUsage) printLayers(w io.Writer, now time.Time) error {
 func systemPruneCommand() *cli.Command {
 	return &cli.Command{
 		Name: "prune", Usage: "remove tasks that have ended, and layers that nothing needs",
-		Description: "With --all, images too that no task uses then. What runs stays, and so does what it uses.",
+		Description: "With --all, also removes images that no task uses then. Running tasks stay, and so do their images.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "remove images, too, that no task uses"},
-			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "do so without asking, as is always done"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also remove images that no task uses"},
+			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "for scripts of docker: berth system prune never asks"},
 			&cli.StringSliceFlag{Name: "filter", Usage: "`CONDITION` is until=TIME: only tasks that ended before, and images that are older, such as until=24h"},
 		},
 		OnUsageError: verb.WrongUsage,
@@ -263,13 +265,13 @@ func pruneSystem(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	age := time.Duration(1) // whatever has ended by now
+	age := time.Duration(1) // 1 ns: all that have ended by now
 	if !sel.Before.IsZero() {
 		age = max(age, now.Sub(sel.Before))
 	}
 	freed := int64(0)
 	err = control.PruneEnded(c.Context, store, control.Retention{Age: age}, func(r tasks.Record) {
-		size, _ := store.Size(c.Context, r.ID) // for the sum alone
+		size, _ := store.Size(c.Context, r.ID) // only for the sum that is printed
 		freed += size.Written + size.Logs
 		fmt.Println(r.Name)
 	})

@@ -32,12 +32,12 @@ import (
 func AllocCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "alloc",
-		Usage:     "hold a lease around any command",
+		Usage:     "run a command of the host with a lease",
 		ArgsUsage: "REQUEST [--] COMMAND [ARG…]",
 		Description: "Runs COMMAND in a cgroup of its own with CUDA_VISIBLE_DEVICES set to the leased devices, and\n" +
 			"holds the lease until the last process of that cgroup has ended, even if berth is killed.\n" +
-			"berth run inside COMMAND uses this lease. COMMAND opens the other GPUs too unless the device guard\n" +
-			"is on (berth guard on).\n\n" + waiting.RequestHelp,
+			"berth run inside COMMAND uses this lease. COMMAND can open the other GPUs too unless the device\n" +
+			"guard is on (berth guard on).\n\n" + waiting.RequestHelp,
 		Flags:        waiting.Flags(),
 		OnUsageError: verb.WrongUsage,
 		Action:       runAlloc,
@@ -73,15 +73,15 @@ func runAlloc(c *cli.Context) error {
 	return verb.WithBerthCode(holdLease(c, node, wanted, command, words[1:]))
 }
 
-// holdLease takes the lease, runs the command inside its cgroup and gives back what
-// it can: if something of the command lives on, so does the lease.
+// holdLease takes the lease, runs the command in its cgroup, and releases the lease. If
+// processes of the command live on, the lease stays until they have ended.
 func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
 	group, err := newAllocGroup()
 	if err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
 	tree := node.Cgroups()
-	if err := tree.Create(group); err != nil { // the device guard opens the devices for a cgroup that exists
+	if err := tree.Create(group); err != nil { // before the lease: the device guard grants devices to an existing cgroup
 		return verb.WithCode(verb.ExitBerth, err)
 	}
 	lease, err := node.Acquire(c.Context, ledger.Ask{
@@ -105,8 +105,8 @@ func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command
 	return errors.Join(runErr, removeGroup(ctx, tree, group), node.Release(ctx, lease.ID), sweepAllocCgroups(ctx, node))
 }
 
-// remainingProcesses lists what still lives in the cgroup a moment after the command has
-// ended: a signal to a whole job ends its processes one after the other.
+// remainingProcesses returns the processes that are still in the cgroup a moment after the
+// command has ended. It waits because a signal to a job ends its processes one after another.
 func remainingProcesses(tree cgroup.Hierarchy, group string) (pids []int, err error) {
 	for range 20 {
 		if pids, err = tree.PIDs(group); err != nil || len(pids) == 0 {
@@ -134,8 +134,8 @@ func newAllocGroup() (string, error) {
 	return fmt.Sprintf("%s%d.%d.%d-%s", allocPrefix, pid, start, namespace, randomID()), nil
 }
 
-// hasLiveCreator says whether the process that created a cgroup of alloc may still enter it. A
-// creator in another pid namespace cannot be checked and counts as alive.
+// hasLiveCreator reports whether the process that created a cgroup of alloc may still enter it. A
+// creator in another PID namespace can't be checked and counts as alive.
 func hasLiveCreator(group string) bool {
 	var pid int
 	var start, namespace uint64
@@ -146,8 +146,8 @@ func hasLiveCreator(group string) bool {
 	return err != nil || namespace != own || process.Lives("/proc", pid, start)
 }
 
-// removeGroup removes a cgroup of alloc wherever it is: berth makes it in one tree, and
-// the runtime of a berth run inside makes it in the others.
+// removeGroup removes a cgroup of alloc from all trees of version 1: berth creates it in one
+// tree, and the runtime of a berth run inside creates it in the others.
 func removeGroup(ctx context.Context, tree cgroup.Hierarchy, group string) error {
 	trees, err := tree.ListTrees()
 	for _, t := range trees {
@@ -200,7 +200,7 @@ func allocGroups(tree cgroup.Hierarchy) (map[string]bool, error) {
 	return all, nil
 }
 
-// allocEnvironment tells the command what it has.
+// allocEnvironment returns env with the variables that name the leased devices.
 func allocEnvironment(env []string, lease ledger.Lease) []string {
 	var gpus, all, nics []string
 	for _, d := range lease.Devices {
@@ -220,8 +220,8 @@ func allocEnvironment(env []string, lease ledger.Lease) []string {
 	return env
 }
 
-// runInCgroup starts the command inside the cgroup: by way of berth enter, so that not
-// a single instruction of it runs outside.
+// runInCgroup runs the command in the cgroup. berth enter joins the cgroup before it execs
+// the command, so no instruction of the command runs outside.
 func runInCgroup(ctx context.Context, tree cgroup.Hierarchy, group, command string, argv, env []string) error {
 	if err := tree.Create(group); err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
@@ -232,9 +232,9 @@ func runInCgroup(ctx context.Context, tree cgroup.Hierarchy, group, command stri
 		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	}
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, verb.ForwardedSignals()...) // to the end: the lease is released after the command
+	signal.Notify(signals, verb.ForwardedSignals()...) // never stopped: this process has to release the lease
 	verb.SettleInterrupts(ctx)
-	if err := ctx.Err(); err != nil { // a signal came before there was a process to pass it to
+	if err := ctx.Err(); err != nil { // a signal came before the process was started
 		return err
 	}
 	if err := cmd.Start(); err != nil {
@@ -244,7 +244,7 @@ func runInCgroup(ctx context.Context, tree cgroup.Hierarchy, group, command stri
 	return childExit(cmd.Wait())
 }
 
-// childExit turns a child's end into berth's own: its code, or 128 and the signal.
+// childExit returns an error with the exit code of a child: its code, or 128 plus the signal.
 func childExit(err error) error {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -257,16 +257,16 @@ func childExit(err error) error {
 	return verb.WithCode(status.ExitStatus(), nil)
 }
 
-// EnterCommand is the child's side of alloc: it joins the cgroup and becomes the
-// command. Until it has joined it dies with its parent, afterwards the cgroup
-// proves that it lives.
+// EnterCommand is the hidden verb that berth alloc starts: it joins the cgroup and execs the
+// command. Until it has joined, it dies with its parent; afterwards the cgroup proves that the
+// holder of the lease lives.
 func EnterCommand() *cli.Command {
 	return &cli.Command{
 		Name: "enter", Hidden: true, SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
 			a := c.Args().Slice()
 			if len(a) < 4 {
-				return verb.UsageError{Err: errors.New("berth enter is for berth alloc only")}
+				return verb.UsageError{Err: errors.New("only berth alloc starts berth enter")}
 			}
 			tree, err := cgroup.Detect(a[0])
 			if err != nil {
@@ -288,7 +288,7 @@ func EnterCommand() *cli.Command {
 	}
 }
 
-// findCommand finds the command as a shell would, with a shell's exit codes.
+// findCommand finds the command as a shell does. Its errors have a shell's exit codes.
 func findCommand(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if fi, e := os.Stat(name); e == nil && fi.IsDir() && strings.Contains(name, "/") {

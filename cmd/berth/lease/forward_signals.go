@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forwardSignals passes signals on. A terminal sends its own to all processes in its
-// foreground, to the command too: it must not get them twice.
+// forwardSignals passes signals on to a process. A signal of the terminal isn't passed on
+// while this process is in the foreground, because the terminal has sent it to the command too.
 func forwardSignals(signals <-chan os.Signal, to *os.Process) {
 	typed := []os.Signal{unix.SIGINT, unix.SIGQUIT}
 	for s := range signals {
 		if slices.Contains(typed, s) && inForeground() {
 			continue
 		}
-		_ = to.Signal(s) // it may have ended meanwhile
+		_ = to.Signal(s) // the process may have ended
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package lease has the verbs for leases: alloc, which holds one around any command of the host, leases, release
-// and repair.
+// Package lease has the verbs for leases: alloc, which runs a command of the host with a lease, leases, release and
+// repair.
 package lease
 
 import (
@@ -45,8 +45,8 @@ func LeasesCommand() *cli.Command {
 
 func showLeases(c *cli.Context, node *berth.Node) error {
 	show := func(w io.Writer, width int) error {
-		// A lease whose device has vanished is noticed in a fresh inventory. Without
-		// one, as on a machine that lost its driver, the leases are shown all the same.
+		// A fresh inventory shows leased devices that have vanished. Without an inventory, as on
+		// a machine without a driver, the leases are shown nevertheless.
 		_, _ = node.Inventory(c.Context)
 		view, err := node.View()
 		if err != nil {
@@ -78,7 +78,7 @@ type leaseList struct {
 	Queue  []ledger.Waiter `json:"line"`
 }
 
-// listedLease is a lease as berth leases --json has it.
+// listedLease is one lease in the output of berth leases --json.
 type listedLease struct {
 	ledger.Status
 	// Ends is when --timeout ends the task that holds the lease.
@@ -104,7 +104,7 @@ func listLeases(c *cli.Context, view ledger.View) (leaseList, error) {
 // no terminal.
 func (list leaseList) print(w io.Writer, now time.Time, width int) error {
 	if len(list.Leases)+len(list.Queue) == 0 {
-		_, err := fmt.Fprintln(w, "nothing is leased, and nobody waits")
+		_, err := fmt.Fprintln(w, "there are no leases and no waiting requests")
 		return err
 	}
 	rows := append([][]string{output.Headings(leaseColumns())}, list.rows(now)...)
@@ -129,7 +129,7 @@ func (list leaseList) print(w io.Writer, now time.Time, width int) error {
 	return err
 }
 
-// leaseColumns are those of the table of leases.
+// leaseColumns returns the columns of the table of leases.
 func leaseColumns() []output.Column {
 	return output.NewColumns("Lease", "GPU", "Request", "Holder", "User", "For", "State")
 }
@@ -148,7 +148,7 @@ func (list leaseList) rows(now time.Time) (rows [][]string) {
 	for i, q := range list.Queue {
 		state := fmt.Sprintf("waiting, %s in the queue", formatOrdinal(i+1))
 		if q.Halted {
-			state = "stopped, and lets others pass"
+			state = "stopped; others overtake it"
 		}
 		rows = append(rows, []string{
 			q.ID, "-", q.Request, output.FormatHolder(q.Owner), output.FindUserName(q.Owner.UID), output.FormatAge(q.Since, now), state,

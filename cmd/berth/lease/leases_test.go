@@ -54,7 +54,7 @@ func TestPrintLeases(t *testing.T) {
 	if err := (leaseList{}).print(&b, now, 0); err != nil {
 		t.Fatal(err)
 	}
-	if b.String() != "nothing is leased, and nobody waits\n" {
+	if b.String() != "there are no leases and no waiting requests\n" {
 		t.Errorf("an empty ledger is shown as %q", b.String())
 	}
 }
@@ -113,7 +113,7 @@ func TestWatchLeases(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- app.RunContext(ctx, []string{"berth", "--config", conf, "leases", "--watch=0.1"}) }()
-	const frame = "nothing is leased, and nobody waits\n"
+	const frame = "there are no leases and no waiting requests\n"
 	got := make([]byte, 2*len(frame))
 	testutil.Must(t, printed.SetReadDeadline(time.Now().Add(10*time.Second)))
 	if _, err := io.ReadFull(printed, got); err != nil || string(got) != frame+frame {

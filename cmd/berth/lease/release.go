@@ -26,10 +26,10 @@ func ReleaseCommand() *cli.Command {
 		Name:      "release",
 		Usage:     "end a lease, and its holder if it still runs",
 		ArgsUsage: "LEASE|TASK|CONTAINER",
-		Description: "What is released is named by the lease's id, by its task's id or name, or by the id or name of its\n" +
-			"container of docker, podman or containerd. The beginning of an id will do. If the holder still runs,\n" +
-			"its processes are ended first: berth says which, and asks, or needs --force. A task isn't started again,\n" +
-			"whatever its --restart says; berth rm removes it.",
+		Description: "The argument is the id of a lease, the id or name of its task, or the id or name of its container of\n" +
+			"docker, podman or containerd. The beginning of an id is enough. If the holder still runs, its processes\n" +
+			"are ended first, after a question or with --force. A task isn't restarted then, whatever its --restart\n" +
+			"says; berth rm removes it.",
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "end the holder's processes without asking"}},
 		BashComplete: backend.CompleteLeases,
 		OnUsageError: verb.WrongUsage,
@@ -62,17 +62,17 @@ func runRelease(c *cli.Context) error {
 	}
 	restarting := findRestarting(backend.TaskStore(conf), lease)
 	if lease.Live && !c.Bool("force") {
-		who := fmt.Sprintf("%s has held GPU %s for %s and still runs",
+		holder := fmt.Sprintf("%s has held GPU %s for %s and still runs",
 			output.FormatHolder(lease.Owner), output.JoinIndexes(lease.Devices), output.FormatAge(lease.Since, time.Now()))
 		if restarting.ID != "" {
-			who += fmt.Sprintf("; it won't be started again, in spite of --restart %s", restarting.Restart)
+			holder += fmt.Sprintf("; it won't be restarted, in spite of --restart %s", restarting.Restart)
 		}
-		if err := confirmEnding(who); err != nil {
+		if err := confirmEnding(holder); err != nil {
 			return err
 		}
 	}
 	if restarting.ID != "" {
-		// Before its processes end, so that no restart slips in between.
+		// Before the processes end, so that the monitor doesn't restart the task.
 		if err := backend.TaskStore(conf).MarkStopped(restarting.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -82,13 +82,13 @@ func runRelease(c *cli.Context) error {
 	}
 	fmt.Printf("released %s: GPU %s\n", lease.ID, output.JoinIndexes(lease.Devices))
 	if restarting.ID != "" {
-		verb.PrintError(fmt.Sprintf("task %s isn't started again, in spite of --restart %s; berth rm %s removes it", restarting.Name, restarting.Restart, restarting.Name))
+		verb.PrintError(fmt.Sprintf("task %s isn't restarted, in spite of --restart %s; berth rm %s removes it", restarting.Name, restarting.Restart, restarting.Name))
 	}
 	return sweepAllocCgroups(c.Context, node)
 }
 
-// findRestarting returns the task of berth run that holds a lease if it would be started again after its end; the zero
-// value if there is none.
+// findRestarting returns the task of berth run that holds a lease if its --restart policy would restart it after its
+// end, and the zero value otherwise.
 func findRestarting(store tasks.Store, l ledger.Status) tasks.Task {
 	if l.Owner.EntryPoint != "run" {
 		return tasks.Task{}
@@ -121,11 +121,11 @@ func findReleasable(c *cli.Context, view ledger.View, word string) (ledger.Statu
 }
 
 // confirmEnding asks on the terminal whether to end the holder's processes.
-func confirmEnding(who string) error {
+func confirmEnding(holder string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return fmt.Errorf("%s; --force ends its processes", who)
+		return fmt.Errorf("%s; --force ends its processes", holder)
 	}
-	fmt.Fprint(os.Stderr, printable.Line(who), ". End its processes? [y/N] ")
+	fmt.Fprint(os.Stderr, printable.Line(holder), ". End its processes? [y/N] ")
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)

@@ -22,10 +22,10 @@ import (
 func RepairCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "repair",
-		Usage: "rebuild the ledger from what runs, when it can't be trusted any more",
+		Usage: "rebuild a damaged or lost ledger",
 		Description: "The old file is kept beside the new one. Leases whose holders live are kept, others are dropped.\n" +
-			"--break-lock does only this: it ends processes of berth's that hold one of its locks and are stopped or\n" +
-			"frozen, or hold it for ten seconds. Others wait for them.",
+			"With --break-lock the ledger stays as it is: berth ends its own processes that hold one of its locks and\n" +
+			"are stopped or frozen, or hold it for ten seconds, and so block other processes.",
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "break-lock", Usage: "end processes that were stopped while they held a lock"}},
 		OnUsageError: verb.WrongUsage,
 		Action: verb.OnNode(func(c *cli.Context, node *berth.Node) error {
@@ -52,8 +52,8 @@ func RepairCommand() *cli.Command {
 // stuckAfter is how long a running process may hold a lock before it counts as stuck.
 const stuckAfter = 10 * time.Second
 
-// breakLocks ends processes that block others by a lock. They are programs of berth's: the end of any of
-// them leaves the files that are locked in order.
+// breakLocks ends processes of berth's that hold a lock and are stopped, frozen or stuck. Ending a program
+// of berth's at any moment leaves the locked files intact.
 func breakLocks(c *cli.Context) error {
 	conf, err := verb.LoadConfig(c)
 	if err != nil {
@@ -64,7 +64,7 @@ func breakLocks(c *cli.Context) error {
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find the own program: %w", err)
+		return fmt.Errorf("find this program: %w", err)
 	}
 	isOwn := func(program string) bool { return isOwnProgram(self, program) }
 	broken := false
@@ -78,13 +78,13 @@ func breakLocks(c *cli.Context) error {
 		failed = errors.Join(failed, err)
 	}
 	if !broken && failed == nil {
-		fmt.Println("nobody blocks a lock")
+		fmt.Println("no lock is blocked")
 	}
 	return failed
 }
 
-// isOwnProgram says whether an executable is a program of berth's: beside self, the one that runs, or
-// where the packages put those that people don't call.
+// isOwnProgram reports whether an executable is a program of berth's: beside self, the running one, or
+// in the directory in which packages install internal programs.
 func isOwnProgram(self, program string) bool {
 	dirs := []string{filepath.Dir(self), control.InstallDir}
 	own := []string{"berth", "berth-runtime", "berth-hook", "berth-monitor", "berth-containerd"}
@@ -93,7 +93,7 @@ func isOwnProgram(self, program string) bool {
 
 func printRepaired(r ledger.Repaired) {
 	if r.Reason == nil {
-		fmt.Fprintln(os.Stderr, "the ledger is in order; nothing was changed")
+		fmt.Fprintln(os.Stderr, "the ledger is intact; nothing was changed")
 		return
 	}
 	fmt.Fprintf(os.Stderr, "%v; rebuilt with %s\n", r.Reason, output.FormatCount(len(r.Leases), "lease"))

@@ -30,17 +30,17 @@ const nvmlTotalTimeout = 60 * time.Second
 func DiscoverCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "discover",
-		Usage: "read what the node has, and prepare it for container starts",
-		Description: "Writes the inventory snapshot and the directory of driver files, loads nvidia-uvm and makes\n" +
-			"device nodes where they are missing. Run it at boot and after a driver or MIG change; what needs\n" +
-			"a fresh snapshot also runs it by itself. The CDI specs of berth cdi generate are renewed with it.\n" +
-			"Accelerators are closed to running containers of engines that hold no lease of them. Tasks that\n" +
-			"ended longer ago than run.keep_ended are removed, and containers that were never started ended,\n" +
-			"but not with --if-stale alone, for which a container's start waits.",
+		Usage: "take the node's inventory, and prepare it for container starts",
+		Description: "Writes the inventory snapshot and the directory of driver files, loads nvidia-uvm, and creates\n" +
+			"missing device nodes. Run it at boot and after a driver or MIG change; a container start that needs a\n" +
+			"fresh snapshot also runs it. It updates the CDI specs of berth cdi generate, and closes accelerators\n" +
+			"to running containers of engines that hold no lease of them. It also removes tasks that ended longer\n" +
+			"ago than run.keep_ended, and ends containers that were never started, unless --if-stale is given\n" +
+			"without --processes, as by a container start, which waits for it.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "if-stale", Usage: "take no new snapshot if the last one still fits the machine"},
 			&cli.BoolFlag{Name: "json", Usage: "print the inventory as JSON"},
-			&cli.BoolFlag{Name: "processes", Usage: "with --if-stale, find out all the same which processes without a lease use GPUs, and tidy up as the timer does"},
+			&cli.BoolFlag{Name: "processes", Usage: "with --if-stale, also record processes without a lease that use GPUs, and clean up as the timer does"},
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print nothing"},
 		},
 		OnUsageError: verb.WrongUsage,
@@ -53,21 +53,21 @@ func DiscoverCommand() *cli.Command {
 				discover = berth.Rediscover
 			}
 			seen, err := discover(c.Context, conf, backend.NVMLChild(c, "probe", nvmlTotalTimeout), conf.Log)
-			// A container's start waits for --if-stale alone: that does no more than it needs.
+			// A container start runs --if-stale alone and waits for it, so that skips the cleanup.
 			timer := c.Bool("if-stale") && c.Bool("processes")
 			if timer || !c.Bool("if-stale") {
 				pruneExpired(c.Context, conf)
 				cleanUpLeases(c.Context, conf)
 			}
 			if timer && errors.Is(err, berth.ErrNoDriver) && !hasDriver(conf) {
-				return nil // a server without GPUs; its containers and tasks were looked after
+				return nil // a server without GPUs: the cleanup of its containers and tasks is done
 			}
 			if err != nil {
 				return err
 			}
 			if timer || !c.Bool("if-stale") {
-				if err := recordProcesses(c, conf, seen.Inventory); err != nil { // the inventory counts all the same
-					conf.Log.Warn("processes that use GPUs aren't known", "error", err)
+				if err := recordProcesses(c, conf, seen.Inventory); err != nil { // the inventory is valid nevertheless
+					conf.Log.Warn("the processes that use GPUs are unknown", "error", err)
 				}
 			}
 			switch {
@@ -87,8 +87,8 @@ func hasDriver(conf berth.Config) bool {
 	return err != nil || version != ""
 }
 
-// recordProcesses stores the processes without a lease that compute on GPUs. It asks NVML only about GPUs that such a
-// process has open: a query would wake a GPU without persistence mode, and the timer makes one each minute.
+// recordProcesses stores the processes without a lease that use GPUs. It queries NVML only for GPUs that such a process
+// has open: a query powers up a GPU without persistence mode, and the timer makes one each minute.
 func recordProcesses(c *cli.Context, conf berth.Config, inv gpu.Inventory) error {
 	if !conf.Policy.ChecksInUse() {
 		return nil
@@ -116,7 +116,7 @@ func recordProcesses(c *cli.Context, conf berth.Config, inv gpu.Inventory) error
 func cleanUpLeases(ctx context.Context, conf berth.Config) {
 	node, err := berth.Open(conf)
 	if err != nil {
-		return // as for every other command, which says so
+		return // every other command reports this error
 	}
 	ended, err := node.EvictUnstarted(ctx)
 	if err != nil {
@@ -130,8 +130,8 @@ func cleanUpLeases(ctx context.Context, conf berth.Config) {
 	}
 }
 
-// printDiscovered sums up a snapshot; it is an old one if it was taken before this
-// program began, and then nothing had to be done.
+// printDiscovered prints a summary of a snapshot. old means that the snapshot was taken
+// before this program started.
 func printDiscovered(w io.Writer, s snapshot.Snapshot, path string, old bool) error {
 	inv := s.Inventory
 	has := output.FormatCount(len(inv.GPUs), "GPU")
@@ -152,8 +152,8 @@ func printDiscovered(w io.Writer, s snapshot.Snapshot, path string, old bool) er
 	return err
 }
 
-// refreshCDI keeps the list of other vendors' devices. What is wrong with their
-// specs is told and stops nothing.
+// refreshCDI updates the list of other vendors' devices. Defects of their specs are logged
+// and are no error.
 func refreshCDI(ctx context.Context, conf berth.Config) error {
 	r, err := berth.RefreshCDI(ctx, conf, registry.Read)
 	for _, p := range r.Problems {
@@ -162,10 +162,10 @@ func refreshCDI(ctx context.Context, conf berth.Config) error {
 	return err
 }
 
-// pruneTime is how long berth discover removes tasks. The next one goes on.
+// pruneTime is how long one berth discover removes tasks. The next one continues.
 const pruneTime = 5 * time.Second
 
-// pruneExpired removes what isn't to be kept of tasks that have ended.
+// pruneExpired removes ended tasks beyond run.keep_ended and run.keep_count.
 func pruneExpired(ctx context.Context, conf berth.Config) {
 	ctx, cancel := context.WithTimeout(ctx, pruneTime)
 	defer cancel()

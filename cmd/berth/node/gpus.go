@@ -21,9 +21,9 @@ import (
 func GPUsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "gpus",
-		Usage: "show the node's GPUs and slices, their state and who holds them",
-		Description: "MEMORY is what is used now and what the device has, UTIL the share of the last moments in which something\n" +
-			"ran; both are \"-\" if NVML doesn't tell. UUIDs are shortened as far as requests can tell them apart.",
+		Usage: "list the node's GPUs and slices, their state and holders",
+		Description: "MEMORY is the used and the total memory, UTIL the utilisation as NVML reports it; both are \"-\" if NVML\n" +
+			"doesn't report them. UUIDs are shortened to unique beginnings, which requests accept.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			output.FormatFlag("GPU", "State"),
@@ -44,7 +44,7 @@ func showGPUs(c *cli.Context, node *berth.Node) error {
 	m := newMeter(c, node)
 	defer m.gauge.Close()
 	show := func(w io.Writer, width int) error {
-		inv, err := node.Inventory(c.Context) // first, so that the view is of this inventory
+		inv, err := node.Inventory(c.Context) // first: the view refers to its snapshot
 		if err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ type node struct {
 	NICs       []gpu.NIC  `json:"nics"`
 }
 
-// device is one line of berth gpus.
+// device is one device in the output of berth gpus.
 type device struct {
 	gpu.Device
 	Minor             int    `json:"minor"`
@@ -86,22 +86,21 @@ type device struct {
 	ComputeCapability string `json:"compute_capability,omitempty"`
 	Memory            uint64 `json:"memory"` // bytes
 	NUMA              int    `json:"numa"`
-	// MemoryUsed in bytes, and Busy, the share of the last moments in which something ran, in percent: nil where NVML
-	// doesn't tell.
+	// MemoryUsed is in bytes, Busy the utilisation in percent. Both are nil if NVML doesn't report them.
 	MemoryUsed *uint64 `json:"memory_used,omitempty"`
 	Busy       *int    `json:"busy,omitempty"`
 	// State is "free", "leased", "sliced" (leased in slices only), "in use" (by processes without
 	// a lease) or "lost".
 	State string `json:"state"`
-	// Processes compute on the device and are part of no lease's holder.
+	// Processes are those that use the device without a lease.
 	Processes []gpu.Process `json:"processes,omitempty"`
 	Lost      string        `json:"lost,omitempty"`
-	// Lease is who holds it, nil if nobody does.
+	// Lease is the lease of the device, nil if it is free.
 	Lease *ledger.Status `json:"lease,omitempty"`
-	// User is the name of the lease's user, or of those of the processes.
+	// User is the name of the lease's user, or the names of the users of Processes.
 	User string `json:"user,omitempty"`
 	nics []string
-	// slices is how many the GPU is cut into.
+	// slices is the number of MIG slices of the GPU.
 	slices int
 }
 
@@ -130,7 +129,7 @@ func surveyNode(inv gpu.Inventory, view ledger.View) node {
 	return n
 }
 
-// addProcesses adds processes without a lease to the devices that they use.
+// addProcesses adds the processes without a lease to the devices that they use.
 func (n *node) addProcesses(found map[string][]gpu.Process) {
 	for i := range n.Devices {
 		d := &n.Devices[i]
@@ -150,7 +149,7 @@ func (n *node) addProcesses(found map[string][]gpu.Process) {
 	}
 }
 
-// findLease finds the live lease that keeps others from the device.
+// findLease sets the live lease of the device, or of a slice or GPU that conflicts with it.
 func (d *device) findLease(view ledger.View) {
 	d.State = "free"
 	for i, l := range view.Leases {
@@ -163,7 +162,8 @@ func (d *device) findLease(view ledger.View) {
 	}
 }
 
-// nearestNICs names the NICs that are closest to GPU i, those across NUMA nodes left out.
+// nearestNICs returns the names of the NICs that are nearest to GPU i. NICs on other NUMA nodes
+// don't count.
 func nearestNICs(inv gpu.Inventory, i int) []string {
 	for _, path := range []gpu.Path{gpu.PathPIX, gpu.PathPXB, gpu.PathPHB, gpu.PathNODE} {
 		var names []string

@@ -11,11 +11,11 @@ import (
 	"github.com/berth-gpu/berth/internal/printable"
 )
 
-// noGPUs is what there is to show where the driver is loaded and has nothing to drive.
+// noGPUs is printed instead of a table if the driver has no GPU.
 const noGPUs = "the driver has no GPU; berth doctor looks for the reason"
 
-// print writes the table: in full, or in a form that fits 80 columns unless names are long. Holders are broken into lines
-// of a terminal with so many columns; 0 is no terminal.
+// print writes the table: in full, or in a form that fits 80 columns unless names are long. Holders are broken into
+// lines that fit width columns; 0 means no terminal.
 func (n node) print(w io.Writer, now time.Time, full bool, width int) error {
 	head := append([]string{n.Hostname}, n.countModels()...)
 	head = append(head, "driver "+n.Driver.Version)
@@ -46,7 +46,7 @@ func (n node) print(w io.Writer, now time.Time, full bool, width int) error {
 	return output.PrintTable(w, output.WrapColumn(n.shortRows(now), holderColumn, width))
 }
 
-// countModels lists the models, each with how many GPUs are of it.
+// countModels returns the models with their numbers of GPUs.
 func (n node) countModels() (all []string) {
 	count := map[string]int{}
 	for _, d := range n.Devices {
@@ -66,7 +66,7 @@ func (n node) countModels() (all []string) {
 // holderColumn is the index of HOLDER among the short rows.
 const holderColumn = 5
 
-// shortRows are the heading and the rows of the table that fits 80 columns.
+// shortRows returns the heading and the rows of the table that fits 80 columns.
 func (n node) shortRows(now time.Time) [][]string {
 	rows := [][]string{{"GPU", "MODEL", "MEMORY", "UTIL", "STATE", "HOLDER", "USER", "FOR", "UUID"}}
 	var uuids []string
@@ -79,8 +79,8 @@ func (n node) shortRows(now time.Time) [][]string {
 		if d.Parent != "" {
 			model = d.Profile
 		}
-		who, since := d.formatHolder(now)
-		rows = append(rows, []string{d.Index, output.OrDash(model), d.formatMemoryUse(), d.formatBusy(), d.State, who, output.OrDash(d.User), since, short[i]})
+		holder, age := d.formatHolder(now)
+		rows = append(rows, []string{d.Index, output.OrDash(model), d.formatMemoryUse(), d.formatBusy(), d.State, holder, output.OrDash(d.User), age, short[i]})
 	}
 	return rows
 }
@@ -111,8 +111,8 @@ func (d device) formatBusy() string {
 	return fmt.Sprintf("%d%%", *d.Busy)
 }
 
-// formatHolder returns the holder of the device, or why it can't be leased, and since when.
-func (d device) formatHolder(now time.Time) (who, since string) {
+// formatHolder returns the holder of the device and the age of its lease, or why the device can't be leased.
+func (d device) formatHolder(now time.Time) (holder, age string) {
 	switch {
 	case d.Lease != nil:
 		return output.FormatHolder(d.Lease.Owner), output.FormatAge(d.Lease.Since, now)
@@ -126,7 +126,7 @@ func (d device) formatHolder(now time.Time) (who, since string) {
 	return "-", "-"
 }
 
-// deviceColumns are those of the table of devices.
+// deviceColumns returns the columns of the full table.
 func deviceColumns() []output.Column {
 	return output.NewColumns("GPU", "Model", "Memory", "Used", "Util", "NUMA", "NIC", "State", "Holder", "User", "For", "UUID")
 }
@@ -146,8 +146,8 @@ func (d device) tableRow(now time.Time) []string {
 	if d.NUMA >= 0 {
 		numa = fmt.Sprint(d.NUMA)
 	}
-	who, since := d.formatHolder(now)
+	holder, age := d.formatHolder(now)
 	return []string{
-		d.Index, output.OrDash(model), output.FormatMemory(d.Memory), d.formatUsed(" GiB"), d.formatBusy(), numa, output.OrDash(nics), d.State, who, output.OrDash(d.User), since, d.UUID,
+		d.Index, output.OrDash(model), output.FormatMemory(d.Memory), d.formatUsed(" GiB"), d.formatBusy(), numa, output.OrDash(nics), d.State, holder, output.OrDash(d.User), age, d.UUID,
 	}
 }

@@ -16,8 +16,8 @@ import (
 // nvmlTimeout is how long berth gpus waits for an answer of NVML.
 const nvmlTimeout = 5 * time.Second
 
-// meter measures the use of devices with NVML. After a failure it doesn't start another berth-nvml: a
-// process that hangs in the driver can't be ended, and each further one would hang too.
+// meter measures the use of devices with NVML. After a failure it doesn't start berth-nvml again: a process that hangs
+// in the driver can't be killed, and each further one would hang too.
 type meter struct {
 	gauge   *probe.Gauge
 	node    *berth.Node

@@ -41,7 +41,7 @@ func VersionCommand() *cli.Command {
 // InfoCommand is berth info.
 func InfoCommand() *cli.Command {
 	return &cli.Command{
-		Name: "info", Usage: "show what berth is set up with, and how many devices are leased", OnUsageError: verb.WrongUsage,
+		Name: "info", Usage: "show berth's configuration and how many devices are leased", OnUsageError: verb.WrongUsage,
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}, jsonFormatFlag()},
 		Action: verb.OnNode(func(c *cli.Context, node *berth.Node) error {
 			conf, err := verb.LoadConfig(c)
@@ -70,11 +70,11 @@ type info struct {
 	State   string `json:"state"`
 	Data    string `json:"data"`
 	Engine  string `json:"engine"`
-	// Runtime is the OCI runtime that berth run takes, "" with RuntimeError.
+	// Runtime is the OCI runtime of berth run, "" if RuntimeError is set.
 	Runtime      string `json:"runtime,omitempty"`
 	RuntimeError string `json:"runtime_error,omitempty"`
 	Driver       string `json:"driver,omitempty"`
-	// InventoryError says why the devices aren't known.
+	// InventoryError is the reason if the devices are unknown.
 	InventoryError string         `json:"inventory_error,omitempty"`
 	Devices        map[string]int `json:"devices"` // by state, as in berth gpus
 	Leases         int            `json:"leases"`  // of living holders
@@ -140,7 +140,7 @@ func (i info) print(w io.Writer) error {
 	})
 }
 
-// jsonFormatFlag is --format of verbs whose template has the fields of --json.
+// jsonFormatFlag returns --format for verbs whose template has the fields of --json.
 func jsonFormatFlag() cli.Flag {
-	return &cli.StringFlag{Name: "format", Aliases: []string{"f"}, Usage: "print what --json has by a Go `TEMPLATE`, as docker does"}
+	return &cli.StringFlag{Name: "format", Aliases: []string{"f"}, Usage: "print the fields of --json by a Go `TEMPLATE`, as docker does"}
 }

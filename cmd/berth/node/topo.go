@@ -23,10 +23,10 @@ import (
 func TopoCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "topo",
-		Usage: "show how the node's GPUs and NICs reach each other",
-		Description: "The matrix is laid out as that of nvidia-smi topo -m; where that is wider than the terminal,\n" +
-			"it has short words. What is asked for by count is chosen by it: the GPUs with the\n" +
-			"most NVLinks and the shortest paths between them, and with nics=auto the NICs at most PXB away.",
+		Usage: "show how the node's GPUs and NICs are connected",
+		Description: "The matrix has the form of nvidia-smi topo -m; if that is wider than the terminal, its words are\n" +
+			"shortened. Requests by count are matched by it: they get the GPUs with the most NVLinks and the\n" +
+			"shortest paths between them, and with nics=auto the NICs at most PXB away.",
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}, &cli.BoolFlag{Name: "no-trunc", Usage: "show the whole matrix, however wide"}},
 		OnUsageError: verb.WrongUsage,
 		Action: verb.OnNode(func(c *cli.Context, node *berth.Node) error {
@@ -52,7 +52,7 @@ type topology struct {
 	Matrix [][]string `json:"matrix"`
 }
 
-// topologyDevice is a device and where it is.
+// topologyDevice is a device and its position.
 type topologyDevice struct {
 	Name string `json:"name"` // in the matrix: "GPU0", "NIC0"
 	UUID string `json:"uuid"` // as it is leased
@@ -95,7 +95,7 @@ func topologyOf(inv gpu.Inventory) topology {
 	return t
 }
 
-// pathBetween says how two GPUs reach each other.
+// pathBetween returns the cell for two GPUs.
 func pathBetween(inv gpu.Inventory, a, b int) string {
 	l := inv.Link(a, b)
 	switch {
@@ -114,7 +114,7 @@ func pathAt(paths []gpu.Path, i int) string {
 	return cmp.Or(string(paths[i]), unknownPath)
 }
 
-// usualWidth is how many columns a matrix may have where there is no terminal.
+// usualWidth is the width for which a matrix is laid out without a terminal.
 const usualWidth = 80
 
 // legend explains the words of the matrix.
@@ -130,7 +130,7 @@ Legend:
   NV#   over # NVLinks; behind an NVSwitch, over those that each has to the switch
 `
 
-// print writes the matrix in full if that is asked for or fits the width, and else in a form with short words.
+// print writes the matrix in full if full is set or it fits the width, and otherwise with short words.
 func (t topology) print(w io.Writer, full bool, width int) error {
 	if len(t.Devices) == 0 {
 		_, err := fmt.Fprintln(w, noGPUs)
@@ -191,11 +191,11 @@ PIX  through one PCIe bridge at most
 --no-trunc shows the whole matrix, with the paths between NICs.
 `
 
-// shortCell is the width of a column of the short form, with the blank behind it.
+// shortCell is the width of a column of the short form, with one blank.
 const shortCell = 4
 
-// printShort writes the rows of GPUs in columns of three letters: all columns side by side if they fit, or else those of
-// GPUs before those of NICs, in as many parts as the width takes. What is near which NUMA node follows.
+// printShort writes the rows of GPUs in columns of three letters: all columns side by side if they fit, and otherwise
+// the columns of GPUs and then those of NICs, in parts that fit the width. The NUMA nodes follow.
 func (t topology) printShort(w io.Writer, width int) error {
 	var text strings.Builder
 	perPart := max(1, width/shortCell-1)
@@ -207,7 +207,7 @@ func (t topology) printShort(w io.Writer, width int) error {
 		}
 		parts[kind] = append(parts[kind], i)
 	}
-	rows := cmp.Or(len(parts[0]), len(t.Devices)) // without GPUs those of the NICs
+	rows := cmp.Or(len(parts[0]), len(t.Devices)) // rows of GPUs, or of NICs if there are no GPUs
 	if len(t.Devices) <= perPart {
 		parts = [][]int{slices.Concat(parts...)}
 	}
@@ -249,7 +249,7 @@ func (t topology) writePart(text *strings.Builder, rows int, columns []int) {
 	}
 }
 
-// writeNUMANodes writes which CPUs and devices are near each NUMA node.
+// writeNUMANodes writes the CPUs and devices of each NUMA node.
 func (t topology) writeNUMANodes(text *strings.Builder, width int) {
 	near, order := map[string][]string{}, []string{}
 	cpus := map[string]string{}
@@ -268,12 +268,12 @@ func (t topology) writeNUMANodes(text *strings.Builder, width int) {
 	}
 }
 
-// shortName is "G0" for GPU0 and "N0" for NIC0.
+// shortName returns "G0" for GPU0 and "N0" for NIC0.
 func shortName(d topologyDevice) string {
 	return strings.NewReplacer("GPU", "G", "NIC", "N").Replace(d.Name)
 }
 
-// shortPath is a path in three letters; of NVLinks only their number.
+// shortPath returns a path in at most three letters; for NVLinks only their number.
 func shortPath(path string) string {
 	if path == string(gpu.PathNODE) {
 		return "NOD"

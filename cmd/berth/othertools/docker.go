@@ -23,7 +23,7 @@ func DockerFlags() map[string]map[string]string {
 	}
 }
 
-// dockerShortFlags are docker's short flags that berth doesn't have.
+// dockerShortFlags returns docker's short flags that berth doesn't have.
 func dockerShortFlags(verb string) map[string]string {
 	return map[string]map[string]string{
 		"run": {"a": "attach", "P": "publish-all", "q": "quiet"},
@@ -36,10 +36,10 @@ func dockerShortFlags(verb string) map[string]string {
 func dockerRunFlags() map[string]string {
 	const (
 		network = "a task shares the host's network, or has none (--network none): what it listens on is reached at the host's address; a network of its own is a gang's (-n 1)"
-		health  = "nobody would ask; have the one who needs the task ask it, or berth exec"
+		health  = "berth makes no health checks; berth exec can run the check"
 		block   = "berth doesn't divide the bandwidth of disks"
 		period  = "--cpus says the same in one number"
-		realtm  = "the kernel's real-time groups are left to the host; --ulimit rtprio=N lets a task's threads be of real time"
+		realtm  = "berth doesn't change the kernel's real-time groups; --ulimit rtprio=N lets a task's threads have real-time priorities"
 	)
 	return map[string]string{
 		"attach":                "standard output and error are always attached without -d, input with -i",
@@ -50,7 +50,7 @@ func dockerRunFlags() map[string]string {
 		"cpu-quota":             period,
 		"cpu-rt-period":         realtm,
 		"cpu-rt-runtime":        realtm,
-		"detach-keys":           "berth attach has it, where somebody is to leave",
+		"detach-keys":           "berth attach has it",
 		"device-cgroup-rule":    "device rules isolate tasks; devices come with --gpus and --device",
 		"device-read-bps":       block,
 		"device-read-iops":      block,
@@ -75,10 +75,10 @@ func dockerRunFlags() map[string]string {
 		"memory-swappiness":     "the kernel knows it on cgroup v1 alone; --memory-swap with the value of --memory forbids swap",
 		"net-alias":             network,
 		"network-alias":         network,
-		"no-healthcheck":        "berth makes no health checks, an image's neither",
+		"no-healthcheck":        "berth makes no health checks, not even an image's",
 		"oom-kill-disable":      "a task that hangs without memory keeps its GPUs; --oom-score-adj has others end first",
 		"publish-all":           "a task shares the host's network: all its ports are the host's already",
-		"quiet":                 "progress is said on standard error, and only of what takes long",
+		"quiet":                 "progress goes to standard error, and only if a step takes long",
 		"sig-proxy":             "signals are always passed on; in a terminal, berth run -d starts a task that gets none",
 		"use-api-socket":        "there is no daemon, and no socket of it",
 		"volume-driver":         "berth has no volumes with names; -v DIR:DST binds a directory of the host",

@@ -8,7 +8,7 @@ package othertools
 
 import "strings"
 
-// Flags returns the tables of flags that a verb of berth doesn't have.
+// Flags returns the tables of other tools' flags for a verb of berth.
 func Flags(verb string) []map[string]string {
 	switch verb {
 	case "run":
@@ -21,8 +21,8 @@ func Flags(verb string) []map[string]string {
 	return []map[string]string{DockerFlags()[verb]}
 }
 
-// ExplainFlag explains a flag of a verb that people know from docker, Apptainer or
-// Slurm; "" if they don't.
+// ExplainFlag returns the explanation of a flag of docker, Apptainer or Slurm that a verb of
+// berth doesn't have, "" if none of them has it.
 func ExplainFlag(verb, flag string) string {
 	name := strings.TrimLeft(flag, "-")
 	if long, ok := dockerShortFlags(verb)[name]; ok {

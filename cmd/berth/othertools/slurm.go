@@ -2,7 +2,7 @@ package othertools
 
 import "strings"
 
-// slurmFlags are flags of srun, sbatch and salloc that berth run and berth alloc don't have.
+// slurmFlags returns flags of srun, sbatch and salloc that berth run and berth alloc don't have.
 func slurmFlags() map[string]string {
 	const (
 		devices = "--gpus 2 or --gpus h100:2 asks for GPUs"

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// Verbs returns verbs and programs of docker, Apptainer and Slurm that berth doesn't have, each with what serves
-// instead. None is near to a verb of berth's.
+// Verbs returns verbs and programs of docker, Apptainer and Slurm that berth doesn't have, each with the command of
+// berth or of another tool to use instead. Verbs that are a typing error away from one of berth's are left out.
 func Verbs() map[string]string {
 	const (
 		// docker, and verbs of several tools
@@ -58,8 +58,8 @@ func Verbs() map[string]string {
 	}
 }
 
-// Groups returns docker's and Apptainer's verbs above others, and what these are in berth where that isn't the
-// same word. "" is for the group alone.
+// Groups returns docker's and Apptainer's groups of verbs ("container", "instance"). Each maps the verbs of the group to
+// berth's commands, unless berth's verb has the same name. "" stands for the group without a verb.
 func Groups() map[string]map[string]string {
 	return map[string]map[string]string{
 		"container": {"": "ps -a", "ls": "ps", "list": "ps", "prune": "rm $(berth ps -aq --filter status=exited)", "top": "stats"},
@@ -70,8 +70,8 @@ func Groups() map[string]map[string]string {
 	}
 }
 
-// SuggestVerb says what a verb that doesn't exist, and the word behind it, were meant to be, as
-// the end of a sentence.
+// SuggestVerb returns the end of an error's text that names the command to use instead of an
+// unknown verb, and of the word next behind it.
 func SuggestVerb(app *cli.App, name, next string) string {
 	if verbs, is := Groups()[name]; is {
 		switch verb := verbs[next]; {

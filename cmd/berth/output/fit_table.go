@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/internal/printable"
 )
 
-// Narrowing is one way in which a table becomes narrower. Exactly one of Drop, Cut and Wrap is set.
+// Narrowing is one way to make a table narrower. Exactly one of Drop, Cut and Wrap is set.
 type Narrowing struct {
 	// Heading names the column.
 	Heading string
@@ -16,15 +16,15 @@ type Narrowing struct {
 	Least int
 	// Drop leaves the column out.
 	Drop bool
-	// Cut shortens a cell to at most so many characters if it can, see [CutLeft] and [CutRight].
+	// Cut shortens a cell to at most `most` runes if it can, see [CutLeft] and [CutRight].
 	Cut func(cell string, most int) string
 	// Wrap breaks cells into lines, in the middle of words only where a word is longer than the column.
 	Wrap bool
 }
 
-// FitTable applies the first of the narrowings to a table until it fits the width, and no more of each than is
-// needed; the first row is the heading. A width of 0 is no terminal, and rows stay whole. A table that can't be
-// narrowed enough is as narrow as it can be.
+// FitTable applies the narrowings to a table in order until it fits the width. Each is applied only as far as needed.
+// The first row is the heading. A width of 0 means no terminal, and rows stay whole. A table that can't be narrowed
+// enough is made as narrow as possible.
 func FitTable(rows [][]string, width int, ways ...Narrowing) [][]string {
 	if width == 0 || tableWidth(rows) <= width {
 		return rows
@@ -36,7 +36,7 @@ func FitTable(rows [][]string, width int, ways ...Narrowing) [][]string {
 	return narrow(rows, width, ways[:needed])
 }
 
-// narrow drops columns first, because that may leave enough for others.
+// narrow drops columns first, because the others may fit then without being cut or wrapped.
 func narrow(rows [][]string, width int, ways []Narrowing) [][]string {
 	rows = cloneRows(rows)
 	for _, way := range ways {
@@ -108,8 +108,8 @@ func wrapRows(rows [][]string, widths []int) (all [][]string) {
 	return all
 }
 
-// breakText breaks a text into lines of at most width characters: between words, in a longer word behind one of
-// the characters at which names and lists have parts, or else anywhere.
+// breakText breaks a text into lines of at most width characters: between words, in a longer word behind a separator
+// of names and lists, or else anywhere.
 func breakText(text string, width int) (lines []string) {
 	for _, line := range BreakWords(text, width) {
 		for rest := []rune(line); ; {

@@ -12,12 +12,12 @@ import (
 	"github.com/berth-gpu/berth/internal/printable"
 )
 
-// FormatFlag is --format of verbs that print rows, with two of their fields as an example.
+// FormatFlag returns --format for verbs that print rows. one and two are fields for the example in its help.
 func FormatFlag(one, two string) cli.Flag {
 	return &cli.StringFlag{Name: "format", Usage: "print each row by a Go `TEMPLATE`, as docker does: '{{." + one + "}}', 'table {{." + one + "}}\\t{{." + two + "}}' or json"}
 }
 
-// HasFormat reports whether --format is given and is not "table", which is the usual output.
+// HasFormat reports whether --format is given with another value than "table", the default output.
 func HasFormat(c *cli.Context) bool { return c.String("format") != "" && c.String("format") != "table" }
 
 // Column is a field of a row of --format, with the heading that it has in a table.
@@ -45,7 +45,7 @@ func (f Fields) Label(key string) string {
 	return ""
 }
 
-// newFields are the cells of a row of a table, by the names of their columns.
+// newFields returns the cells of a row by the names of their columns.
 func newFields(columns []Column, cells []string) Fields {
 	f := Fields{}
 	for i, c := range columns {
@@ -54,7 +54,7 @@ func newFields(columns []Column, cells []string) Fields {
 	return f
 }
 
-// Headings are those of a table with these columns.
+// Headings returns the headings of columns.
 func Headings(columns []Column) (all []string) {
 	for _, c := range columns {
 		all = append(all, c.Heading)
@@ -71,10 +71,10 @@ func PrintTableRows(w io.Writer, format string, columns []Column, cells [][]stri
 	return PrintRows(w, format, columns, rows)
 }
 
-// Labels are one text for templates and JSON: "a=1,b=2".
+// Labels are printed as one text by templates and in JSON: "a=1,b=2".
 type Labels map[string]string
 
-// String is one line without control characters: images write labels, too.
+// String returns one line without control characters: images write labels too.
 func (l Labels) String() string { return printable.Escape(l.join()) }
 
 func (l Labels) join() string {
@@ -91,14 +91,14 @@ func (l Labels) MarshalText() ([]byte, error) { return []byte(l.join()), nil }
 // headings is the data of the template for a table's first line: the heading of each field.
 type headings map[string]string
 
-// Label is the heading of {{.Label "key"}}: the last word of the key, as docker has it.
+// Label returns the heading of {{.Label "key"}}: the last word of the key, as docker does.
 func (h headings) Label(key string) string {
 	return strings.NewReplacer("-", " ", "_", " ").Replace(key[strings.LastIndexByte(key, '.')+1:])
 }
 
 // PrintRows prints each row with a template of --format. "json" is short for {{json .}}. With the prefix
-// "table" the rows are aligned at tabs, and their headings come first. A field that isn't one of the columns is an error
-// without rows, too.
+// "table" the rows are aligned at tabs, and their headings come first. An unknown field is an error even if there are
+// no rows.
 func PrintRows(w io.Writer, format string, columns []Column, rows []Fields) error {
 	format = strings.Trim(format, " ")
 	tmpl, err := ParseTemplate(format, TemplateFuncs())

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// FormatHolder names the owner of a lease for a person.
+// FormatHolder prints the owner of a lease for people.
 func FormatHolder(o ledger.Owner) string {
 	name := o.Name
 	if name == "" {
@@ -29,7 +29,8 @@ func FormatHolder(o ledger.Owner) string {
 // JoinIndexes prints the indexes of devices, see [ListIndexes].
 func JoinIndexes(devices []gpu.Device) string { return strings.Join(ListIndexes(devices), ",") }
 
-// ListIndexes puts NICs last, each once: the lease of a gang names them once per part.
+// ListIndexes returns the indexes of devices. NICs come last and once each: the lease of a gang names them once per
+// part.
 func ListIndexes(devices []gpu.Device) []string {
 	list := []string{}
 	var nics []string
@@ -44,8 +45,8 @@ func ListIndexes(devices []gpu.Device) []string {
 	return append(list, nics...)
 }
 
-// FindUserName asks getent where /etc/passwd lacks the user: berth is static, and only the C
-// library finds users of directory services.
+// FindUserName returns the name of a user. If /etc/passwd lacks the user, it runs getent:
+// berth is linked statically, and only the C library finds users of directory services.
 func FindUserName(uid int) string {
 	id := strconv.Itoa(uid)
 	if u, err := user.LookupId(id); err == nil {

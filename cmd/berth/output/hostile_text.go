@@ -7,15 +7,15 @@ import (
 	"github.com/berth-gpu/berth/internal/printable"
 )
 
-// hostileText is a text of a template's data with characters that printable.Escape replaces. It is printed with its line
-// breaks and tabs escaped too: only the template's own make lines and cells. As JSON, in comparisons and for len it is the
-// text itself. Other texts stay strings.
+// hostileText is a text of a template's data with characters that printable.Escape replaces. It is printed escaped,
+// line breaks and tabs included, so that only the template makes lines and cells. As JSON, in comparisons and for len
+// it is the original text. Texts without such characters stay strings.
 type hostileText string
 
 // String is the text as it is printed.
 func (t hostileText) String() string { return printable.Escape(string(t)) }
 
-// Format prints the text escaped once: %q, %x and %X escape by themselves.
+// Format prints the text escaped exactly once: %q, %x and %X escape the original.
 func (t hostileText) Format(f fmt.State, verb rune) {
 	text := string(t)
 	if verb != 'q' && verb != 'x' && verb != 'X' {
@@ -26,8 +26,8 @@ func (t hostileText) Format(f fmt.State, verb rune) {
 
 func isHostile(text string) bool { return printable.Escape(text) != text }
 
-// protect returns the data of a template with each text that is hostile as a hostileText. In the keys of maps, which must
-// stay strings, the characters are escaped.
+// protect returns the data of a template with each hostile text as a hostileText. Keys of maps, which must stay
+// strings, are escaped instead.
 func protect(data any) any {
 	switch data := data.(type) {
 	case string:

@@ -26,7 +26,7 @@ func FormatSize(n int64) string {
 	return fmt.Sprintf("%.2f GB", float64(n)/GB)
 }
 
-// FormatMemory prints bytes as vendors do: an "80 GiB" card reports a little less.
+// FormatMemory prints bytes rounded as vendors do: an "80 GiB" card reports a little less.
 func FormatMemory(bytes uint64) string {
 	gib := float64(bytes) / (1 << 30)
 	switch {
@@ -38,7 +38,7 @@ func FormatMemory(bytes uint64) string {
 	return fmt.Sprintf("%.0f GiB", gib)
 }
 
-// ShortenDigest returns the beginning of a digest, without its algorithm, as images are named by; "-" for none.
+// ShortenDigest returns the id of an image: the beginning of a digest without its algorithm; "-" for none.
 func ShortenDigest(digest string) string {
 	if _, hex, ok := strings.Cut(digest, ":"); ok {
 		digest = hex
@@ -53,7 +53,7 @@ func abbreviateID(id string) string {
 	return id
 }
 
-// FormatTaskSize prints what a task has written, of which not all may have been counted.
+// FormatTaskSize prints the size of the files that a task has written, marked if not all could be counted.
 func FormatTaskSize(s tasks.Size) string {
 	if s.Partial {
 		return "over " + FormatSize(s.Written)
@@ -72,7 +72,7 @@ func FormatCount(n int, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
-// FormatAge prints how long ago something was, in its two largest units.
+// FormatAge prints the time since an event in its two largest units.
 func FormatAge(since, now time.Time) string {
 	d := now.Sub(since).Round(time.Second)
 	switch {
@@ -86,7 +86,7 @@ func FormatAge(since, now time.Time) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// TimeOrNil is nil for the zero time, so that JSON leaves it out.
+// TimeOrNil returns nil for the zero time, so that JSON leaves it out.
 func TimeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -94,5 +94,5 @@ func TimeOrNil(t time.Time) *time.Time {
 	return &t
 }
 
-// TimeFormat is how docker prints the time at which a container was created.
+// TimeFormat is docker's format of the time at which a container was created.
 const TimeFormat = "2006-01-02 15:04:05 -0700 MST"

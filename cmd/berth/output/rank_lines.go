@@ -13,28 +13,28 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// rankPrinter writes what the ranks of a gang write, each line behind the rank's name. A part
-// of a line waits for the rest, as long as that comes soon and isn't long: what others write
-// meanwhile would cut the line in two.
+// rankPrinter prints the output of a gang's ranks, each line behind the rank's name. The
+// beginning of a line waits for its rest, unless that takes long or the line is long, so that
+// output of other ranks doesn't split the line. It is safe for concurrent use.
 type rankPrinter struct {
 	mu    sync.Mutex
-	names []string // padded, with what colours them on each stream
-	roles []int    // which role a rank has, for its colour
+	names []string // padded to the same width
+	roles []int    // the role of each rank, for its colour
 	Stamp bool
-	// open is the source of a line that is shown and isn't ended yet.
+	// open is the source of a printed line without a line break, nil if there is none.
 	open   *source
 	waits  map[source]*part
 	colour map[*os.File]bool
 }
 
-// part is the beginning of a line, or more of one that is open, which isn't shown yet.
+// part is a part of a line that isn't printed yet, because the rest is missing.
 type part struct {
 	at   time.Time
 	text []byte
-	old  bool // the rest isn't there yet, though all was read
+	old  bool // the log was read to its end once, and the rest wasn't there
 }
 
-// longPart is what is shown without the rest.
+// longPart is the size in bytes from which a part is printed without its rest.
 const longPart = 1 << 20
 
 // source is one stream of a rank.
@@ -62,7 +62,7 @@ func NewRankPrinter(g tasks.Gang) *rankPrinter {
 	return p
 }
 
-// PrinterFor is what prints a rank's entries.
+// PrinterFor returns the function that prints a rank's entries.
 func (p *rankPrinter) PrinterFor(rank int) func(logs.Entry) error {
 	return func(e logs.Entry) error { return p.Print(rank, e) }
 }
@@ -83,8 +83,9 @@ func (p *rankPrinter) Print(rank int, e logs.Entry) error {
 	return p.show(from, e)
 }
 
-// FlushWhenIdle is called when all was read that a rank has written: what isn't a line by the second
-// time won't soon be one. It says whether something waits for the second time.
+// FlushWhenIdle returns the function to call each time that a rank's log was read to its end.
+// A part that was there at the previous call is printed. The function reports whether a part
+// waits for the next call.
 func (p *rankPrinter) FlushWhenIdle(rank int) func() bool {
 	return func() (waiting bool) {
 		p.mu.Lock()
@@ -98,14 +99,14 @@ func (p *rankPrinter) FlushWhenIdle(rank int) func() bool {
 				w.old, waiting = true, true
 			default:
 				delete(p.waits, from)
-				_ = p.show(from, logs.Entry{Time: w.at, Stream: stream, Partial: true, Text: w.text}) // who doesn't listen misses it
+				_ = p.show(from, logs.Entry{Time: w.at, Stream: stream, Partial: true, Text: w.text}) // a closed standard output is no error
 			}
 		}
 		return waiting
 	}
 }
 
-// show writes an entry, behind the rank's name if it begins a line.
+// show prints an entry, behind the rank's name if the entry begins a line.
 func (p *rankPrinter) show(from source, e logs.Entry) error {
 	out := streamFile(e.Stream)
 	var line []byte
@@ -134,7 +135,7 @@ func streamFile(s logs.Stream) *os.File {
 	return os.Stdout
 }
 
-// rankName is the rank's; the ranks of a role share a colour.
+// rankName returns the rank's name, coloured on a terminal. The ranks of a role share a colour.
 func (p *rankPrinter) rankName(rank int, out *os.File) string {
 	if !p.colour[out] {
 		return p.names[rank]
@@ -143,12 +144,12 @@ func (p *rankPrinter) rankName(rank int, out *os.File) string {
 	return "\x1b[" + strconv.Itoa(hues[p.roles[rank]%len(hues)]) + "m" + p.names[rank] + "\x1b[0m"
 }
 
-// End shows what waits for its rest, and ends a line that was begun.
+// End prints all parts, and ends an open line.
 func (p *rankPrinter) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for from, w := range p.waits {
-		_ = p.show(from, logs.Entry{Time: w.at, Stream: from.stream, Partial: true, Text: w.text}) // who doesn't listen misses it
+		_ = p.show(from, logs.Entry{Time: w.at, Stream: from.stream, Partial: true, Text: w.text}) // a closed standard output is no error
 	}
 	clear(p.waits)
 	p.endLocked()
@@ -156,18 +157,19 @@ func (p *rankPrinter) End() {
 
 func (p *rankPrinter) endLocked() {
 	if p.open != nil {
-		_, _ = streamFile(p.open.stream).WriteString("\n") // who doesn't listen misses it
+		_, _ = streamFile(p.open.stream).WriteString("\n") // a closed standard output is no error
 		p.open = nil
 	}
 }
 
-// RankEntry is an entry of a rank's log.
+// RankEntry is an entry of the log of a rank.
 type RankEntry struct {
 	Rank  int
 	Entry logs.Entry
 }
 
-// MergeInOrder hands out entries of several logs by time. Each of them is in order by itself.
+// MergeInOrder passes the entries of several logs, each of which is in order, to give in the
+// order of time.
 func MergeInOrder(all []<-chan RankEntry, give func(RankEntry) error) error {
 	heads := make([]*RankEntry, len(all))
 	for {

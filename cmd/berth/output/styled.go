@@ -7,15 +7,15 @@ import (
 	"golang.org/x/term"
 )
 
-// StyledWriter writes for people, in colours if the terminal shows them.
+// StyledWriter writes text for people, in colours if the terminal shows them.
 type StyledWriter struct {
 	io.Writer
 	Colours bool
-	// Width is the terminal's in columns; 0 is no terminal, and lines stay whole for grep.
+	// Width is the terminal's width in columns. 0 means no terminal: lines stay whole for grep.
 	Width int
 }
 
-// NewStyledWriter uses colours on a terminal, unless NO_COLOR is set or the terminal is a dumb one.
+// NewStyledWriter returns a writer that uses colours if f is a terminal, unless NO_COLOR is set or TERM is dumb.
 func NewStyledWriter(f *os.File) StyledWriter {
 	width, _, err := term.GetSize(int(f.Fd()))
 	if err != nil {
@@ -24,7 +24,7 @@ func NewStyledWriter(f *os.File) StyledWriter {
 	return StyledWriter{f, canColour(f), width}
 }
 
-// canColour reports whether a file is a terminal that shows colours, and whose user wants them.
+// canColour reports whether a file is a terminal that shows colours, and NO_COLOR isn't set.
 func canColour(f *os.File) bool {
 	return term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
@@ -38,7 +38,7 @@ const (
 	Cyan   = "36"
 )
 
-// Style returns a text in a colour, or as it is if the terminal shows none.
+// Style returns a text in a colour, or unchanged if the writer uses none.
 func (w StyledWriter) Style(colour, text string) string {
 	if !w.Colours || colour == "" {
 		return text

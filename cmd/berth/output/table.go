@@ -1,6 +1,6 @@
-// Package output has what the verbs print with: tables that fit a terminal, JSON, templates of --format, --watch,
-// colours, and the forms of sizes, ages, devices and holders. It escapes control characters, because images and
-// other users write some of the text.
+// Package output prints for the verbs: tables that fit a terminal, JSON, templates of --format, --watch, colours, and
+// the forms of sizes, ages, devices and holders. It escapes control characters, because images and other users write
+// some of the text.
 package output
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/printable"
 )
 
-// PrintTable writes rows in columns; the first row is the heading. Cells are escaped, for
-// strangers have written some of them.
+// PrintTable writes rows in columns; the first row is the heading. Cells are escaped, because
+// images and other users have written some of them.
 func PrintTable(w io.Writer, rows [][]string) error {
 	var table bytes.Buffer
 	tw := tabwriter.NewWriter(&table, 0, 0, columnGap, ' ', 0)
@@ -41,11 +41,11 @@ func PrintTable(w io.Writer, rows [][]string) error {
 	return nil
 }
 
-// columnGap is how many blanks separate columns, and leastColumn the narrowest one that text is broken into.
+// columnGap is the number of blanks between columns, and leastColumn the width of the narrowest wrapped column.
 const columnGap, leastColumn = 2, 12
 
-// WrapColumn breaks the cells of one column between words so that the table fits so many columns of a terminal. The
-// further lines of a cell are rows of their own. Without a terminal, which is a width of 0, rows stay whole.
+// WrapColumn breaks the cells of one column between words so that the table fits width columns of a terminal. The
+// further lines of a cell are rows of their own. A width of 0 means no terminal, and rows stay whole.
 func WrapColumn(rows [][]string, column, width int) (wrapped [][]string) {
 	if width == 0 {
 		return rows
@@ -69,8 +69,8 @@ func WrapColumn(rows [][]string, column, width int) (wrapped [][]string) {
 	return wrapped
 }
 
-// PrintJSON writes a value for programs and people. Beside the control characters that JSON
-// escapes anyway, those from DEL to U+009F are escaped: terminals obey them too.
+// PrintJSON writes a value as indented JSON. It escapes also the control characters from DEL
+// to U+009F, which JSON allows and terminals obey.
 func PrintJSON(w io.Writer, v any) error {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
@@ -90,7 +90,7 @@ func PrintJSON(w io.Writer, v any) error {
 	return err
 }
 
-// OrDash is a cell of a table: "-" for nothing.
+// OrDash returns s, or "-" if it is empty.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"

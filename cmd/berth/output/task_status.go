@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// FormatStatus says what a task is doing in the manner of docker ps, and since when.
+// FormatStatus prints the state of a task and its age, in the form of docker ps.
 func FormatStatus(t tasks.Task, now time.Time) string {
 	switch {
 	case t.State == tasks.Running && t.Life != nil && !t.Life.Started.IsZero():
@@ -39,7 +39,7 @@ func FormatStatus(t tasks.Task, now time.Time) string {
 	return t.String()
 }
 
-// CutRight cuts a text of strangers to one line of a table: control characters become blanks, for a
+// CutRight cuts an untrusted text to one line of at most most runes. Control characters become blanks, because a
 // terminal obeys them.
 func CutRight(text string, most int) string {
 	runes := []rune(MakePrintable(text))
@@ -49,7 +49,7 @@ func CutRight(text string, most int) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// CutLeft is CutRight, but keeps the end, where paths and references say the most.
+// CutLeft is CutRight, but keeps the end, which is the significant part of paths and references.
 func CutLeft(text string, most int) string {
 	runes := []rune(MakePrintable(text))
 	if len(runes) <= most {
@@ -58,7 +58,7 @@ func CutLeft(text string, most int) string {
 	return "…" + string(runes[len(runes)-most+1:])
 }
 
-// MakePrintable replaces characters that a terminal would obey by blanks.
+// MakePrintable replaces control characters by blanks.
 func MakePrintable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {

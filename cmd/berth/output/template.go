@@ -103,7 +103,7 @@ func convertNumbers(v any) any {
 	return v
 }
 
-// templateName is what errors of text/template call the template.
+// templateName is the name of the template in errors of text/template.
 const templateName = "format"
 
 // ParseTemplate parses a template of --format; "json" stands for {{json .}}.
@@ -118,7 +118,7 @@ func ParseTemplate(text string, funcs template.FuncMap) (*template.Template, err
 	return t, nil
 }
 
-// TemplateFuncs are docker's, beside those of text/template.
+// TemplateFuncs returns docker's functions of templates; those of text/template exist too.
 func TemplateFuncs() template.FuncMap {
 	return template.FuncMap{
 		"json": formatJSON,
@@ -152,7 +152,7 @@ func TemplateFuncs() template.FuncMap {
 	}
 }
 
-// changeText changes a text, or what a value is as text. A hostile one stays one.
+// changeText changes a text, or another value in the form of text. A hostileText stays a hostileText.
 func changeText(v any, change func(string) string) any {
 	if t, ok := v.(hostileText); ok {
 		return hostileText(change(string(t)))
@@ -160,7 +160,7 @@ func changeText(v any, change func(string) string) any {
 	return change(fmt.Sprint(v))
 }
 
-// maxPad bounds the arguments of pad: a template must not take all memory.
+// maxPad bounds the arguments of pad, so that a template can't use up the memory.
 const maxPad = 1000
 
 // headingFuncs returns the functions of TemplateFuncs for headings, which they leave unchanged.
@@ -169,7 +169,7 @@ func headingFuncs() template.FuncMap {
 	return template.FuncMap{"json": same, "join": same, "split": same, "lower": same, "upper": same, "title": same, "pad": same, "truncate": same}
 }
 
-// formatJSON returns v as JSON of printable characters: PrintTemplate escapes no other, which JSON doesn't know.
+// formatJSON returns v as JSON of printable characters. The escapes that PrintTemplate makes of others are no JSON.
 func formatJSON(v any) (string, error) {
 	var text, escaped strings.Builder
 	enc := json.NewEncoder(&text)
@@ -242,8 +242,8 @@ func explainTemplateError(text string, data any, err error) error {
 	return verb.UsageError{Err: fmt.Errorf("--format, %s: %s", where, printable.Line(what))}
 }
 
-// checkFields returns the error of a field that is none of the columns, wherever it stands in a template: executing the
-// template finds such a field only if there is a row, and the action is reached.
+// checkFields returns the error of a field that is none of the columns, anywhere in a template. Executing the template
+// finds such a field only if there is a row and the action is reached.
 func checkFields(tmpl *template.Template, text string, columns []Column) error {
 	known := Fields{}
 	for _, c := range columns {
@@ -256,13 +256,13 @@ func checkFields(tmpl *template.Template, text string, columns []Column) error {
 	name := strings.TrimPrefix(field.String(), "$")
 	name, _, _ = strings.Cut(strings.TrimPrefix(name, "."), ".")
 	at, _ := tmpl.ErrorContext(field)
-	// As text/template says it.
+	// In the form of errors of text/template, which explainTemplateError parses.
 	err := fmt.Errorf("template: %s: executing %q at <.%s>: map has no entry for key %q", at, templateName, name, name)
 	return explainTemplateError(text, known, template.ExecError{Name: templateName, Err: err})
 }
 
-// findUnknownField returns the first field of a row that isn't known, nil if there is none. Within {{range}} and {{with}} a
-// field is of another value than the row, unless it begins with $.
+// findUnknownField returns the first field of a row that isn't known, nil if there is none. Within {{range}} and
+// {{with}} a field belongs to another value than the row, unless it begins with $.
 func findUnknownField(root parse.Node, known Fields) (unknown parse.Node) {
 	var walk func(n parse.Node, ofRow bool)
 	walkAll := func(nodes []parse.Node, ofRow bool) {
@@ -314,8 +314,8 @@ func findUnknownField(root parse.Node, known Fields) (unknown parse.Node) {
 	return unknown
 }
 
-// findBadAction returns the position of the action that text/template refuses with err, which has only
-// the line. It parses longer and longer beginnings of the text until one fails with the same error.
+// findBadAction returns the position of the action that text/template refuses with err: err has only the line. It
+// parses longer and longer beginnings of the text until one fails with the same error.
 func findBadAction(text string, err error) (line, column int) {
 	at := 0
 	for at < len(text) {
@@ -360,7 +360,7 @@ func explainField(what, whole string, data any) string {
 	return "there is no field " + name
 }
 
-// fieldNames lists the names that a template finds in data; nil for other values than maps.
+// fieldNames returns the fields of data if it is a map, else nil.
 func fieldNames(data any) []string {
 	switch m := data.(type) {
 	case map[string]any:

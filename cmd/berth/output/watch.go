@@ -17,15 +17,15 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 )
 
-// WatchFlag is --watch, see [CheckWatch], [ReadWatch] and [RepeatFrames].
+// WatchFlag returns --watch, see [CheckWatch], [ReadWatch] and [RepeatFrames].
 func WatchFlag() cli.Flag {
 	return &cli.GenericFlag{Name: "watch", Usage: "repeat every `SECONDS`, 2 if left out, until interrupted", Value: new(Interval)}
 }
 
-// Interval is the value of --watch: a flag that may have a number of seconds or not.
+// Interval is the value of --watch, a flag with an optional number of seconds.
 type Interval time.Duration
 
-// IsBoolFlag tells package flag that the value may be left out.
+// IsBoolFlag makes the value optional for package flag.
 func (i *Interval) IsBoolFlag() bool { return true }
 
 func (i *Interval) String() string {
@@ -35,7 +35,7 @@ func (i *Interval) String() string {
 	return time.Duration(*i).String()
 }
 
-// Set reads a number of seconds; "true" stands for --watch alone.
+// Set parses a number of seconds. "true" is the value of --watch alone.
 func (i *Interval) Set(s string) error {
 	const usual, longest = 2, 86400
 	switch s {

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// parseDeviceFlags is what --gpus and --device ask for together; ok is false if that is
-// nothing.
+// parseDeviceFlags returns the request of --gpus and --device together; ok is false if there
+// is none.
 func parseDeviceFlags(gpus string, hasGPUs bool, devices []string) (r request.Request, ok bool, err error) {
 	if strings.Contains(gpus, "capabilities=") {
 		return r, false, fmt.Errorf("--gpus %s: the driver's capabilities are given by a variable, as in -e NVIDIA_DRIVER_CAPABILITIES=compute,utility", gpus)
@@ -53,9 +53,9 @@ func parseDeviceFlags(gpus string, hasGPUs bool, devices []string) (r request.Re
 	return addFeatures(r, ok, features)
 }
 
-// suggestCount returns a hint, as the end of a sentence, if a value of --gpus looks like the image of a
-// command line whose count was left out (berth run --gpus IMAGE). It returns "" otherwise. An image is
-// expected if the value is a model without digits, a path, or no request but the name of an image.
+// suggestCount returns the end of an error's text with a hint if a value of --gpus looks like the image of a
+// command line without a count (berth run --gpus IMAGE), else "". A value looks like an image if it is a model
+// without digits, a path, or the name of an image and no request.
 func suggestCount(word string) string {
 	const digits = "0123456789"
 	r, err := request.Parse(word)
@@ -84,7 +84,7 @@ func addFeatures(r request.Request, ok bool, features []string) (request.Request
 	return r, true, nil
 }
 
-// parseDevice turns a CDI name into the words of a request, or those of a feature.
+// parseDevice returns the words of a request, or of a feature, for a CDI name.
 func parseDevice(device string) (string, error) {
 	if path.IsAbs(device) {
 		return "", explainHostDevice(strings.Split(device, ":")[0])
@@ -108,14 +108,14 @@ func parseDevice(device string) (string, error) {
 	return device, nil
 }
 
-// explainHostDevice says how a node of the host is asked for instead of by its path.
+// explainHostDevice returns the error for a device node of the host, with the flag to use instead.
 func explainHostDevice(node string) error {
 	base := path.Base(node)
 	if index, ok := strings.CutPrefix(base, "nvidia"); ok {
 		if index != "" && strings.Trim(index, "0123456789") == "" {
-			return fmt.Errorf("--device %s: GPUs are leased, and what goes with them comes along; --gpus device=%s asks for this one", node, index)
+			return fmt.Errorf("--device %s: GPUs are leased, and a lease brings all nodes that they need; --gpus device=%s asks for this one", node, index)
 		}
-		return fmt.Errorf("--device %s: it comes with a GPU that is leased: --gpus 1", node)
+		return fmt.Errorf("--device %s: it comes with a leased GPU: --gpus 1", node)
 	}
 	return fmt.Errorf("--device %s: berth passes on no node of the host by its path; a device with a CDI spec is leased by its name (--device vendor.example/class=name), where policy.cdi allows it", node)
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/berth-gpu/berth/launcher/engine"
 )
 
-// runOnEngine has an engine's program run a task.
+// runOnEngine replaces this process by the engine's program, which runs the task. It returns
+// only on error, except for a detached task.
 func runOnEngine(c *cli.Context, e *backend.Engine, o launcher.Options) error {
 	if os.Getenv("BERTH_LEASE") != "" {
-		return errors.New("--engine containerd: a container of containerd can't have the lease of the berth alloc around this process; unset BERTH_LEASE to take one of its own")
+		return errors.New("--engine containerd: a container of containerd can't use the lease of the berth alloc around this process; unset BERTH_LEASE to take one of its own")
 	}
 	if c.Bool("mpi") {
-		return errors.New("--mpi: a container of containerd's can't be the rank of a launcher here; leave out --engine")
+		return errors.New("--mpi: a container of containerd can't be the rank of an MPI launcher; leave out --engine")
 	}
 	if path := c.String("config"); path != berth.ConfigPath {
 		return fmt.Errorf("--engine containerd: berth-runtime reads %s, whatever --config says", berth.ConfigPath)

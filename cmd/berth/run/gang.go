@@ -22,43 +22,43 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// gangFlags make a gang of a run.
+// gangFlags returns the flags about gangs.
 func gangFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "ranks", Aliases: []string{"n"}, Usage: "run `N` equal ranks as a gang: they start and fail together"},
 		&cli.StringFlag{Name: "gang", Usage: "run the gang of unequal roles that `FILE` describes", TakesFile: true},
 		&cli.StringFlag{Name: "gpus-per-rank", Usage: "lease what `REQUEST` says for each rank of a gang"},
-		&cli.StringFlag{Name: "bind-gpus", Usage: "let a rank see the GPUs of `WHOM`: gang, all with which it computes, or rank, its own", Value: "gang"},
+		&cli.StringFlag{Name: "bind-gpus", Usage: "let a rank see the GPUs of `WHOM`: gang for those of all ranks that it communicates with, or rank for its own", Value: "gang"},
 	}
 }
 
 // gangHelp is a part of the help of berth run.
 const gangHelp = "With -n, N containers are a gang: one lease, near each other, and one network, in which they are rank-0 to\n" +
-	"rank-(N-1). All start when all are made; when one fails the others are ended, and its exit code is the gang's.\n" +
-	"Each finds RANK, WORLD_SIZE, MASTER_ADDR and what else PyTorch, DeepSpeed, Horovod, TensorFlow and JAX read."
+	"rank-(N-1). They start when all are created; when one fails the others are ended, and its exit code is the gang's.\n" +
+	"Each has RANK, WORLD_SIZE, MASTER_ADDR and the other variables of PyTorch, DeepSpeed, Horovod, TensorFlow and JAX."
 
-// isGang says whether a gang is asked for.
+// isGang reports whether the command line asks for a gang.
 func isGang(c *cli.Context) bool { return c.IsSet("ranks") || c.IsSet("gang") }
 
-// checkGang is for flags that mean nothing without a gang, or with one.
+// checkGang refuses flags that have no meaning for a gang, or only for a gang.
 func checkGang(c *cli.Context) error {
 	if !isGang(c) {
 		for _, flag := range []string{"gpus-per-rank", "bind-gpus"} {
 			if c.IsSet(flag) {
-				return verb.WrongCommandLine(c, "--"+flag+" is for gangs: -n 4, or --gang FILE")
+				return verb.WrongCommandLine(c, "--"+flag+" needs a gang: -n 4, or --gang FILE")
 			}
 		}
 		return nil
 	}
 	switch {
 	case c.IsSet("ranks") && c.IsSet("gang"):
-		return verb.WrongCommandLine(c, "-n and --gang are two ways to say what a gang is; give one")
+		return verb.WrongCommandLine(c, "-n and --gang exclude each other")
 	case c.IsSet("gang") && c.NArg() > 1:
-		return verb.WrongCommandLine(c, "with --gang, each role says its command in the file; an image besides is for roles that name none")
+		return verb.WrongCommandLine(c, "with --gang, the file has the command of each role; the command line has only the image of roles without one")
 	case c.IsSet("gang") && c.IsSet("gpus-per-rank"):
-		return verb.WrongCommandLine(c, "--gpus-per-rank: with --gang, each role says its gpus in the file")
+		return verb.WrongCommandLine(c, "--gpus-per-rank: with --gang, the file has the gpus of each role")
 	case c.IsSet("gpus") || c.IsSet("device"):
-		return verb.WrongCommandLine(c, "--gpus and --device are for single tasks; a gang's are said by --gpus-per-rank, or in its file")
+		return verb.WrongCommandLine(c, "--gpus and --device are for single tasks; a gang takes --gpus-per-rank, or gpus in its file")
 	case c.Bool("tty") || c.Bool("interactive"):
 		return verb.WrongCommandLine(c, "a gang has neither a terminal nor standard input; berth exec -it opens a shell in one of its ranks")
 	case c.IsSet("engine") && c.String("engine") != "":
@@ -70,7 +70,7 @@ func checkGang(c *cli.Context) error {
 	return nil
 }
 
-// runGang runs a gang: detached, or in the foreground, where it ends with this process.
+// runGang runs a gang: detached, or in the foreground until this process ends.
 func runGang(c *cli.Context, conf berth.Config) error {
 	g, err := gangOptions(c, conf)
 	if err != nil {
@@ -80,7 +80,7 @@ func runGang(c *cli.Context, conf berth.Config) error {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
 	if os.Getenv("BERTH_LEASE") != "" {
-		return verb.WithCode(verb.ExitBerth, errors.New("a gang takes a lease of its own; unset BERTH_LEASE to do so"))
+		return verb.WithCode(verb.ExitBerth, errors.New("a gang needs a lease of its own; unset BERTH_LEASE to take one"))
 	}
 	warnOfIPv6(g.Network)
 	if len(g.Stores) > 0 {
@@ -99,18 +99,18 @@ func runGang(c *cli.Context, conf berth.Config) error {
 	return watchGang(c, conf, req)
 }
 
-// warnOfIPv6 writes to standard error that a gang can't reach the outside, if the host's way
-// out is IPv6 alone. A host with neither is one without a way out, which the admin knows.
+// warnOfIPv6 prints a warning to standard error if the host's only default route is IPv6, so
+// that a gang can't reach other hosts. Without any default route there is no warning.
 func warnOfIPv6(kind string) {
 	if kind == "host" || kind == "none" {
 		return
 	}
 	if only, err := network.LeadsOutByIPv6Only(); err == nil && only {
-		fmt.Fprintln(os.Stderr, "berth: the gang reaches nothing outside: its network has IPv4, and this host has a default route of IPv6 alone; --network host has the host's network")
+		fmt.Fprintln(os.Stderr, "berth: the gang can't reach other hosts: its network is IPv4, and this host has only an IPv6 default route; --network host shares the host's network")
 	}
 }
 
-// gangOptions are what command line and file say of a gang.
+// gangOptions returns the options of the gang of a command line and its file.
 func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error) {
 	common, err := launchOptions(c, conf)
 	if err != nil {
@@ -136,7 +136,7 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 		g.Ranks = append(g.Ranks, made...)
 	}
 	if words := cmp.Or(c.String("nics"), f.NICs); len(parts) == 0 && (words != "" && words != "none" || g.Network == "rdma") {
-		return g, errors.New("NICs go with GPUs: say what each rank leases, with --gpus-per-rank 1 or gpus = \"1\"")
+		return g, errors.New("NICs need GPUs: add --gpus-per-rank 1, or gpus = \"1\" in the file")
 	}
 	if len(parts) > 0 {
 		if g.Request, err = request.NewGang(parts); err != nil {
@@ -146,14 +146,14 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 			return g, err
 		}
 	}
-	// What is the ranks' isn't the whole's.
+	// These are set for each rank.
 	g.Image, g.Command, g.Env, g.Volumes, g.Mounts = "", nil, nil, nil, nil
 	g.Worlds = makeWorlds(g.Ranks, parts, f, cmp.Or(g.Network, "private"))
 	return g, assignPorts(&g, conf.State)
 }
 
-// environmentLookup is the environment from which a name alone is passed on. A gang gets nothing from
-// there that an outer launcher has left.
+// environmentLookup returns the function that looks up variables given by name alone (-e NAME). For a gang it
+// hides variables that an outer launcher has set for its own ranks.
 func environmentLookup(c *cli.Context) func(string) (string, bool) {
 	if !isGang(c) {
 		return os.LookupEnv
@@ -166,7 +166,7 @@ func environmentLookup(c *cli.Context) func(string) (string, bool) {
 	}
 }
 
-// makeRanks are the ranks of one role. What they lease is added to the parts.
+// makeRanks returns the ranks of one role, and appends their requests to parts.
 func makeRanks(c *cli.Context, common launcher.Options, f gangfile.File, role gangfile.Role, parts *[]request.Request) ([]launcher.Rank, error) {
 	o, err := roleOptions(c, common, f, role)
 	if err != nil {
@@ -195,10 +195,10 @@ func makeRanks(c *cli.Context, common launcher.Options, f gangfile.File, role ga
 	return made, nil
 }
 
-// roleOptions are those of each rank of a role: what the command line says, and over it
-// what the file does.
+// roleOptions returns the options of each rank of a role: those of the command line, replaced
+// by those of the file.
 func roleOptions(c *cli.Context, o launcher.Options, f gangfile.File, role gangfile.Role) (launcher.Options, error) {
-	// These are the whole gang's.
+	// These belong to the gang as a whole.
 	o.Name, o.Shm, o.CIDFile, o.Timeout, o.Restart = "", 0, "", 0, launcher.Options{}.Restart
 	o.Image = cmp.Or(role.Image, f.Image, o.Image)
 	if o.Image == "" {
@@ -238,7 +238,8 @@ func envEntries(m map[string]string) (all []string) {
 	return all
 }
 
-// addNICs adds the NICs that flag or file ask for; for the network rdma that is auto.
+// addNICs adds the NICs of the flag or the file to a request. The default is none, and auto
+// for the network rdma.
 func addNICs(c *cli.Context, words, network string, r request.Request) (request.Request, error) {
 	if c.IsSet("nics") {
 		words = c.String("nics")

@@ -19,7 +19,7 @@ import (
 // roleOfRanks is the role of a gang that -n asks for.
 const roleOfRanks = "rank"
 
-// readGangFile is the file, or what -n says as one.
+// readGangFile reads the file of --gang, or returns the equivalent of -n.
 func readGangFile(c *cli.Context) (gangfile.File, error) {
 	path := c.String("gang")
 	if path == "" {
@@ -69,7 +69,8 @@ func resolveBeside(dir, path string) string {
 	return path
 }
 
-// readGangSettings reads what is said of the whole gang; the command line wins.
+// readGangSettings reads the settings of the gang as a whole. Those of the command line
+// replace those of the file.
 func readGangSettings(c *cli.Context, f gangfile.File, g *launcher.GangOptions) (err error) {
 	if g.Name == "" {
 		g.Name = f.Name
@@ -100,7 +101,7 @@ func readGangSettings(c *cli.Context, f gangfile.File, g *launcher.GangOptions) 
 	return nil
 }
 
-// nameFileInError adds the gang's file to an error.
+// nameFileInError adds the name of the gang's file to an error.
 func nameFileInError(c *cli.Context, err error) error {
 	if !c.IsSet("gang") {
 		return err
@@ -108,7 +109,7 @@ func nameFileInError(c *cli.Context, err error) error {
 	return fmt.Errorf("--gang %s: %w", c.String("gang"), err)
 }
 
-// nameRoleInError adds file and role to an error. A gang of -n has only one role.
+// nameRoleInError adds the file and the role to an error, unless the gang comes from -n.
 func nameRoleInError(c *cli.Context, role gangfile.Role, err error) error {
 	if !c.IsSet("gang") {
 		return err

@@ -24,70 +24,70 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// watchGang has a gang launched that lives as long as this process looks at it: shows what
-// its ranks write, passes signals on, and ends with its exit code.
+// watchGang launches a gang that ends with this process. It prints the output of the ranks,
+// passes signals on to them, and returns the gang's exit code as an error.
 func watchGang(c *cli.Context, conf berth.Config, req launchRequest) error {
-	theirs, ours, err := os.Pipe() // which ends with this process, however that ends
+	theirs, ours, err := os.Pipe() // the kernel closes ours when this process ends in any way
 	if err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
-	v := &foregroundGang{store: backend.TaskStore(conf), pipe: ours, signals: make(chan os.Signal, 16), over: make(chan struct{})}
-	signal.Notify(v.signals, verb.ForwardedSignals()...) // what comes before the ranks run is passed on when they do
+	g := &foregroundGang{store: backend.TaskStore(conf), pipe: ours, signals: make(chan os.Signal, 16), over: make(chan struct{})}
+	signal.Notify(g.signals, verb.ForwardedSignals()...) // early signals are passed on when the ranks run
 	id, err := runLauncher(c, req, theirs)
 	theirs.Close()
 	if err != nil {
 		return err
 	}
-	code, err := v.watchGang(context.WithoutCancel(c.Context), id)
+	code, err := g.watch(context.WithoutCancel(c.Context), id)
 	if err != nil || code != 0 {
 		return verb.WithCode(code, err)
 	}
 	return nil
 }
 
-// foregroundGang is one look at a gang in the foreground.
+// foregroundGang is a gang whose output and signals go through this process.
 type foregroundGang struct {
 	store   tasks.Store
 	pipe    *os.File
 	signals chan os.Signal
 	id      string
-	over    chan struct{} // closed when nothing more is written
+	over    chan struct{} // closed when all output was printed
 }
 
-func (v *foregroundGang) watchGang(ctx context.Context, id string) (int, error) {
-	v.id = id
-	record, err := v.store.Record(id)
-	if err != nil || record.Gang == nil { // it has ended already, and nothing was kept
-		return verb.ExitBerth, errors.Join(fmt.Errorf("gang %s has ended before it could be looked at", id), err)
+func (g *foregroundGang) watch(ctx context.Context, id string) (int, error) {
+	g.id = id
+	record, err := g.store.Record(id)
+	if err != nil || record.Gang == nil { // it has ended already, and its record was removed
+		return verb.ExitBerth, errors.Join(fmt.Errorf("gang %s has ended before its record could be read", id), err)
 	}
-	first, last := v.attachRanks(attach.Ended), v.attachRanks()
-	go v.forwardInput()
+	first, last := g.attachRanks(attach.Ended), g.attachRanks()
+	go g.forwardInput()
 	p := output.NewRankPrinter(*record.Gang)
 	var readers sync.WaitGroup
 	for i, rank := range record.Gang.Ranks {
 		readers.Go(func() {
-			q := logs.Query{Tail: -1, Ended: v.hasEnded, Wake: v.over, Hold: true, Idle: p.FlushWhenIdle(i)}
-			if err := logs.Read(ctx, v.store.Path(rank, "log"), q, p.PrinterFor(i)); err != nil {
+			q := logs.Query{Tail: -1, Ended: g.hasEnded, Wake: g.over, Hold: true, Idle: p.FlushWhenIdle(i)}
+			if err := logs.Read(ctx, g.store.Path(rank, "log"), q, p.PrinterFor(i)); err != nil {
 				verb.PrintError(err.Error())
 			}
 		})
 	}
 	code, known := exitOf(first)
 	var reason string
-	if life, err := v.store.Life(id); err == nil && life != nil && life.Ended != nil {
+	if life, err := g.store.Life(id); err == nil && life != nil && life.Ended != nil {
 		reason = life.Ended.Error
 	}
-	if !known { // its monitor was killed; the next one gives everything back
-		if code, err = control.Wait(ctx, v.store, tasks.Task{Record: record}); err != nil {
+	if !known { // its monitor was killed; the next monitor releases the lease
+		if code, err = control.Wait(ctx, g.store, tasks.Task{Record: record}); err != nil {
 			reason = err.Error()
 		}
 	}
-	close(v.over)
+	close(g.over)
 	readers.Wait()
 	p.End()
-	v.pipe.Close() // all was seen
+	g.pipe.Close() // all output was printed
 	if known {
-		exitOf(last) // all was given back
+		exitOf(last) // returns when the lease is released
 	}
 	if reason != "" && code != 0 {
 		return code, fmt.Errorf("gang %s: %s", record.Name, reason)
@@ -95,28 +95,28 @@ func (v *foregroundGang) watchGang(ctx context.Context, id string) (int, error) 
 	return code, nil
 }
 
-func (v *foregroundGang) hasEnded() bool {
+func (g *foregroundGang) hasEnded() bool {
 	select {
-	case <-v.over:
+	case <-g.over:
 		return true
 	default:
 		return false
 	}
 }
 
-// attachRanks returns a connection to the gang's monitor, nil if that was killed.
-func (v *foregroundGang) attachRanks(as ...attach.Kind) *os.File {
-	conn, err := attach.Dial(v.store.Socket(v.id))
+// attachRanks returns a connection to the gang's monitor, nil if the monitor was killed.
+func (g *foregroundGang) attachRanks(as ...attach.Kind) *os.File {
+	conn, err := attach.Dial(g.store.Socket(g.id))
 	if err != nil {
 		return nil
 	}
 	for _, kind := range as {
-		_ = attach.Write(conn, kind, nil) // who has died since tells nothing
+		_ = attach.Write(conn, kind, nil) // reading reports a dead monitor
 	}
 	return conn
 }
 
-// exitOf waits for the end of which a gang's monitor tells.
+// exitOf waits until a gang's monitor reports the end. ok is false if the monitor was killed.
 func exitOf(conn *os.File) (code int, ok bool) {
 	if conn == nil {
 		return verb.ExitBerth, false
@@ -134,31 +134,31 @@ func exitOf(conn *os.File) (code int, ok bool) {
 	}
 }
 
-// forwardInput passes signals on to all ranks, not by way of the monitor: one that was killed
-// takes what is sent to it with it. Who presses ^C for the third time gives up.
-func (v *foregroundGang) forwardInput() {
+// forwardInput passes signals on to all ranks directly, because a killed monitor would lose
+// them. The third ^C within two seconds kills the gang.
+func (g *foregroundGang) forwardInput() {
 	var last verb.InterruptCounter
-	for s := range v.signals {
-		number, _ := s.(syscall.Signal) // there are no others on this system
-		if err := v.signalRanks(number); err != nil && !errors.Is(err, control.ErrNotRunning) {
+	for s := range g.signals {
+		number, _ := s.(syscall.Signal) // all signals are of this type on Linux
+		if err := g.signalRanks(number); err != nil && !errors.Is(err, control.ErrNotRunning) {
 			verb.PrintError(err.Error())
 		}
 		if number == unix.SIGINT && last.IsThird(time.Now()) {
-			v.pipe.Close()
+			g.pipe.Close()
 		}
 	}
 }
 
-func (v *foregroundGang) signalRanks(s syscall.Signal) error {
-	t, err := v.store.Task(v.id)
+func (g *foregroundGang) signalRanks(s syscall.Signal) error {
+	t, err := g.store.Task(g.id)
 	if err != nil {
 		return err
 	}
-	// Whoever looks at a gang means its end, and no life after this one.
+	// A signal that ends the attached gang also prevents its restart.
 	if slices.Contains([]syscall.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGTERM}, s) {
-		if err := v.store.MarkStopped(v.id); err != nil {
+		if err := g.store.MarkStopped(g.id); err != nil {
 			return err
 		}
 	}
-	return control.Signal(context.Background(), v.store, t, s)
+	return control.Signal(context.Background(), g.store, t, s)
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// makeWorlds says which ranks find each other, and whose devices each of them sees.
+// makeWorlds groups the ranks into worlds (as in WORLD_SIZE): the ranks of a world communicate
+// with each other. It also sets whose devices each rank sees.
 func makeWorlds(all []launcher.Rank, parts []request.Request, f gangfile.File, network string) (found []ranks.World) {
 	of := func(r launcher.Rank) string {
 		if f.World == "gang" && r.Part >= 0 {
@@ -29,7 +30,7 @@ func makeWorlds(all []launcher.Rank, parts []request.Request, f gangfile.File, n
 	for _, first := range all {
 		in := members[of(first)]
 		if in == nil {
-			continue // it was dealt with
+			continue // it is in a world already
 		}
 		delete(members, of(first))
 		w := ranks.World{Apart: f.BindGPUs == "rank" || hasSlices(all, parts, in)}
@@ -42,13 +43,13 @@ func makeWorlds(all []launcher.Rank, parts []request.Request, f gangfile.File, n
 	return found
 }
 
-// hasSlices says whether a world has MIG slices. A CUDA process can use only one, so a rank
-// needs to see its own only.
+// hasSlices reports whether a world has MIG slices. A CUDA process can use only one slice, so
+// a rank only needs to see its own.
 func hasSlices(all []launcher.Rank, parts []request.Request, in []int) bool {
 	return slices.ContainsFunc(in, func(i int) bool { return all[i].Part >= 0 && parts[all[i].Part].Profile() != "" })
 }
 
-// addMembers says who is in a world, and whose devices each of them sees.
+// addMembers adds ranks to a world, and sets whose devices each of them sees.
 func addMembers(w *ranks.World, all []launcher.Rank, in []int, network string) {
 	switch network {
 	case "none":
@@ -77,8 +78,8 @@ func addMembers(w *ranks.World, all []launcher.Rank, in []int, network string) {
 	}
 }
 
-// assignPorts gives each world ports of its own: in a network that others use too, such that no
-// other gang has them.
+// assignPorts gives each world ports of its own. In a network that is shared with the host the
+// ports are reserved, so that no other gang gets them.
 func assignPorts(g *launcher.GangOptions, state string) error {
 	first, count := ranks.DefaultPort, 0
 	for _, w := range g.Worlds {
@@ -96,7 +97,7 @@ func assignPorts(g *launcher.GangOptions, state string) error {
 	}
 	for i := range g.Worlds {
 		w := &g.Worlds[i]
-		w.Port, w.Rendezvous = first, len(w.Ranks) > 1 && g.Network != "host" // where everybody would reach it
+		w.Port, w.Rendezvous = first, len(w.Ranks) > 1 && g.Network != "host" // on the host's network other users could reach the store
 		first += ranks.Ports(len(w.Ranks))
 		if w.Rendezvous {
 			g.Stores = append(g.Stores, tasks.GangStore{Port: w.RendezvousPort(), Scopes: w.RendezvousScopes()})

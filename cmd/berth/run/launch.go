@@ -29,34 +29,34 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// launchRequest is a task that is to be detached, or a gang, as the command line has it. One
-// process reads the command line; another one, which nothing ties to a terminal, is told this
-// and launches the task, and becomes its monitor.
+// launchRequest is the command line of a detached task or a gang. This process parses the
+// command line and passes the request to another process, which has no terminal. That one
+// launches the task and then replaces itself by the task's monitor.
 type launchRequest struct {
 	Config string                // the configuration's file
 	Task   *launcher.Options     `json:",omitempty"`
 	Gang   *launcher.GangOptions `json:",omitempty"`
 	// Devices are the words of a request, "" for none.
 	Devices string
-	// Wait is how long to wait for busy devices; less than zero is for ever.
+	// Wait is how long to wait for busy devices; a negative value means for ever.
 	Wait time.Duration
 	Hint commandHint
 }
 
 // Descriptors of the process that launches, behind the first three.
 const (
-	statusFD     = iota + 3 // it says here how the launch went, and learns when nobody wants the task any more
+	statusFD     = iota + 3 // the result of the launch; closed by a berth run that gives up
 	requestFD               // a launchRequest in JSON
-	viewerPipeFD            // closes with the berth run that is attached to a gang
-	portsFD                 // holds the lease of a gang's ports
+	viewerPipeFD            // closed when the berth run that is attached to a gang ends
+	portsFD                 // the lock of a gang's ports
 )
 
 func newLaunchRequest(c *cli.Context, r request.Request) launchRequest {
 	return launchRequest{Config: c.String("config"), Devices: r.String(), Wait: waiting.Limit(c), Hint: newCommandHint(c)}
 }
 
-// commandHint is the part of a task's command line from which hints are made, for the errors about a command that
-// isn't in the image and about a model that the node doesn't have.
+// commandHint has the parts of a command line for hints in errors: that a command isn't in the image, and that the
+// node doesn't have a model.
 type commandHint struct {
 	Command string
 	Flag    bool // it has the form of a flag of berth run
@@ -88,7 +88,7 @@ func (h commandHint) add(code int, err error) error {
 	return err
 }
 
-// launchAndPrint has a task or a gang launched, and prints its id when it runs.
+// launchAndPrint launches a task or a gang, and prints its id when it runs.
 func launchAndPrint(c *cli.Context, req launchRequest) error {
 	id, err := runLauncher(c, req, nil)
 	if err == nil {
@@ -97,8 +97,8 @@ func launchAndPrint(c *cli.Context, req launchRequest) error {
 	return err
 }
 
-// runLauncher has another process launch a task or a gang, and passes on what that says
-// until the task runs. viewerPipe is of a gang in the foreground.
+// runLauncher has another process launch a task or a gang, and copies its standard error
+// until the task runs. viewerPipe is set for a gang in the foreground.
 func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File) (id string, err error) {
 	l, err := startLauncher(req, viewerPipe)
 	if err != nil {
@@ -112,7 +112,7 @@ func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File) (id str
 	case c.Err() != nil && (!ok || code != 0):
 		return "", verb.WithBerthCode(c.Err())
 	case err != nil && !errors.Is(err, io.EOF):
-		return "", verb.WithCode(verb.ExitBerth, fmt.Errorf("hear of the launcher: %w", err))
+		return "", verb.WithCode(verb.ExitBerth, fmt.Errorf("read the launcher's result: %w", err))
 	case !ok:
 		return "", l.wait()
 	case code != 0:
@@ -121,15 +121,14 @@ func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File) (id str
 	return text, nil
 }
 
-// launcherProcess is the process that launches.
+// launcherProcess is the process that launches a task.
 type launcherProcess struct {
 	cmd    *exec.Cmd
 	status *os.File
-	said   chan struct{} // closed when it says nothing more
+	copied chan struct{} // closed when its standard error was copied to the end
 }
 
-// startLauncher starts this program once more, without a terminal and in a session of its
-// own.
+// startLauncher starts this program again, without a terminal and in a session of its own.
 func startLauncher(req launchRequest, viewerPipe *os.File) (*launcherProcess, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -137,7 +136,7 @@ func startLauncher(req launchRequest, viewerPipe *os.File) (*launcherProcess, er
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "status")
 	defer theirs.Close()
-	l := &launcherProcess{status: os.NewFile(uintptr(pair[0]), "status"), said: make(chan struct{})}
+	l := &launcherProcess{status: os.NewFile(uintptr(pair[0]), "status"), copied: make(chan struct{})}
 	errs, errsEnd, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -148,7 +147,7 @@ func startLauncher(req launchRequest, viewerPipe *os.File) (*launcherProcess, er
 		return nil, err
 	}
 	defer asked.Close()
-	// The last word is for people who look at the list of processes.
+	// The last word is only for lists of processes.
 	l.cmd = exec.Command("/proc/self/exe", "launch", "--", req.title())
 	l.cmd.Args[0] = os.Args[0]
 	l.cmd.ExtraFiles = []*os.File{theirs, asked, viewerPipe, nil}
@@ -165,14 +164,14 @@ func startLauncher(req launchRequest, viewerPipe *os.File) (*launcherProcess, er
 		asks.Close()
 	}()
 	go func() {
-		defer close(l.said)
-		_, _ = io.Copy(os.Stderr, errs) // nobody may read it
+		defer close(l.copied)
+		_, _ = io.Copy(os.Stderr, errs) // a closed standard error is no error
 		errs.Close()
 	}()
 	return l, nil
 }
 
-// title names the task for people.
+// title returns the task's name or image, for lists of processes.
 func (r launchRequest) title() string {
 	switch {
 	case r.Gang != nil:
@@ -183,7 +182,7 @@ func (r launchRequest) title() string {
 	return r.Task.Image
 }
 
-// giveUp tells the launcher that nobody wants the task. It then ends.
+// giveUp makes the launcher end without starting the task.
 func (l *launcherProcess) giveUp() {
 	raw, err := l.status.SyscallConn()
 	if err == nil {
@@ -194,15 +193,16 @@ func (l *launcherProcess) giveUp() {
 	}
 }
 
-// result returns the line that says how the launch went, which comes after all else that the
-// launcher says.
+// result returns the line with the result of the launch, after all of the launcher's standard
+// error was copied.
 func (l *launcherProcess) result() (string, error) {
 	line, err := bufio.NewReader(l.status).ReadString('\n')
-	<-l.said
+	<-l.copied
 	return line, err
 }
 
-// wait returns how a launcher ended that didn't get to start the task; it has said why.
+// wait returns the exit status of a launcher that hasn't started the task as an error without
+// text: the launcher has printed one.
 func (l *launcherProcess) wait() error {
 	var exit *exec.ExitError
 	if err := l.cmd.Wait(); err != nil && !errors.As(err, &exit) {
@@ -214,7 +214,7 @@ func (l *launcherProcess) wait() error {
 	return verb.WithCode(verb.ExitBerth, errors.New("the launcher was killed before the task started"))
 }
 
-// LaunchCommand is what startLauncher starts.
+// LaunchCommand is the hidden verb that startLauncher starts.
 func LaunchCommand() *cli.Command {
 	return &cli.Command{
 		Name: "launch", Hidden: true, HideHelp: true, SkipFlagParsing: true,
@@ -229,7 +229,7 @@ func LaunchCommand() *cli.Command {
 	}
 }
 
-// readLaunchRequest reads what this process is to launch.
+// readLaunchRequest reads the request of startLauncher from requestFD.
 func readLaunchRequest() (status *os.File, req launchRequest, err error) {
 	status = inheritedFile(statusFD)
 	asked := inheritedFile(requestFD)
@@ -248,15 +248,15 @@ func readLaunchRequest() (status *os.File, req launchRequest, err error) {
 	return status, req, nil
 }
 
-// inheritedFile is a descriptor that this process was started with; it goes no further.
+// inheritedFile returns a descriptor that this process was started with, and closes it on exec.
 func inheritedFile(fd int) *os.File {
 	unix.CloseOnExec(fd)
-	_ = unix.SetNonblock(fd, true) // or else a reader takes a thread
+	_ = unix.SetNonblock(fd, true) // otherwise a read blocks a thread
 	return os.NewFile(uintptr(fd), "inherited")
 }
 
-// launch returns only with an error, or with the code of one: otherwise this process has
-// become the task's monitor.
+// launch launches the task. It returns only on error: otherwise this process replaces itself
+// by the task's monitor.
 func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 	conf, err := verb.LoadConfigFile(r.Config)
 	if err != nil {
@@ -287,13 +287,13 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 		}
 		o.Devices = l
 	}
-	if err := c.Err(); err != nil { // a signal that the launcher wouldn't hear of
+	if err := c.Err(); err != nil { // a signal that came before the launcher handles signals
 		return verb.ExitBerth, err
 	}
-	// Signals are the launcher's, from here on, and the task isn't to end by ctx.
+	// From here on the launcher handles signals, and ctx must not end the task.
 	ctx := untilHangUp(context.WithoutCancel(c.Context), o.Detach)
 	if r.Gang != nil {
-		// It becomes another program before it has used much: to collect costs more than that.
+		// This process execs the monitor before it has used much memory: collecting garbage costs more.
 		const lazily = 400
 		debug.SetGCPercent(lazily)
 		return launcher.RunGang(ctx, *r.Gang)
@@ -301,7 +301,7 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 	return launcher.Run(ctx, *r.Task)
 }
 
-// nameLargestTask adds to an error of a full disk which task has written the most.
+// nameLargestTask adds the task that has written the most to an error of a full disk.
 func (r launchRequest) nameLargestTask(err error) error {
 	conf, bad := berth.LoadConfig(r.Config)
 	if bad != nil {
@@ -316,7 +316,7 @@ func untilHangUp(ctx context.Context, d *launcher.Detach) context.Context {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		var one [1]byte
-		if _, err := d.Status.Read(one[:]); err != nil && !d.IsQueued() { // nothing is ever sent this way
+		if _, err := d.Status.Read(one[:]); err != nil && !d.IsQueued() { // no data is ever sent: Read returns when the other end is closed
 			cancel(&supervise.Interrupted{Signal: unix.SIGHUP})
 		}
 	}()

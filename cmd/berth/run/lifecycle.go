@@ -16,13 +16,13 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// lifecycleFlags say how long a task lasts.
+// lifecycleFlags returns the flags about the lifecycle of a task.
 func lifecycleFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "run in the background and print the id"},
-		&cli.BoolFlag{Name: "rm", Usage: "keep nothing of the task at its end, as is usual without -d; --rm=false keeps it"},
+		&cli.BoolFlag{Name: "rm", Usage: "remove the task at its end, the default without -d; --rm=false keeps it"},
 		&cli.StringFlag{Name: "restart", Usage: "start a detached task again: `POLICY` is no, N or on-failure[:N], always or unless-stopped", Value: "no"},
-		&cli.StringFlag{Name: "timeout", Usage: "end the task after `TIME`, such as 90s or 2h; a number is of seconds"},
+		&cli.StringFlag{Name: "timeout", Usage: "end the task after `TIME`, such as 90s or 2h; a bare number is in seconds"},
 		&cli.StringSliceFlag{Name: "log-opt", Usage: "bound a detached task's log: max-size=`SIZE` of a file (default: 10m), max-file=N files (default: 3)"},
 	}
 }
@@ -44,7 +44,7 @@ func readLifecycle(c *cli.Context, o *launcher.Options) (err error) {
 	return nil
 }
 
-// parseSeconds reads a duration; a bare number is of seconds.
+// parseSeconds parses a duration; a bare number is a number of seconds.
 func parseSeconds(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil

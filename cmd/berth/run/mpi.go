@@ -14,17 +14,18 @@ import (
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 )
 
-// readMPI makes the task a rank of the job whose launcher has started this process: it
-// gets the launcher's variables, its directory and its descriptor. What --env says wins.
+// readMPI makes the task a rank of the MPI job whose launcher has started this process: the
+// task gets the launcher's variables, directory and descriptor. Variables of --env replace
+// the launcher's.
 func readMPI(c *cli.Context, o *launcher.Options) error {
 	if !c.Bool("mpi") {
 		return nil
 	}
 	switch {
 	case isGang(c):
-		return errors.New("--mpi: the ranks of a gang are berth's own; it is for those that mpirun or srun starts")
+		return errors.New("--mpi is for ranks that mpirun or srun starts; the ranks of a gang don't need it")
 	case c.Bool("detach"):
-		return errors.New("--mpi: the launcher waits for its ranks, so they can't be detached")
+		return errors.New("--mpi: an MPI launcher waits for its ranks, so they can't be detached")
 	case o.Network != "host":
 		return fmt.Errorf("--mpi: ranks reach their launcher by the host's network, and not with --network %s", o.Network)
 	}
@@ -42,7 +43,7 @@ func readMPI(c *cli.Context, o *launcher.Options) error {
 	if outer.FD < 0 {
 		return nil
 	}
-	// Above the first ones, which become others'.
+	// Above the low descriptors, which the task uses.
 	fd, err := unix.FcntlInt(uintptr(outer.FD), unix.F_DUPFD_CLOEXEC, ranks.InnerFD+1)
 	if err != nil {
 		return fmt.Errorf("--mpi: PMI_FD is %d: %w", outer.FD, err)
@@ -54,8 +55,8 @@ func readMPI(c *cli.Context, o *launcher.Options) error {
 	return nil
 }
 
-// checkOwnDirectory: the path comes from the environment, so what is there has to be the
-// caller's own, or the machine's.
+// checkOwnDirectory refuses a directory that belongs to neither this user nor root. The path
+// comes from the environment, which another user may have set.
 func checkOwnDirectory(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -68,7 +69,8 @@ func checkOwnDirectory(path string) error {
 	return nil
 }
 
-// checkSocket: a file or a directory of the host's has no business inside.
+// checkSocket refuses a descriptor that is no socket: the task must not get an open file or
+// directory of the host.
 func checkSocket(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// launchOptions is what the command line says of a task.
+// launchOptions returns the options of a task from the command line.
 func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) {
 	command := c.Args().Tail()
 	if len(command) > 0 && command[0] == "--" { // as in berth alloc
@@ -56,7 +56,7 @@ func chosenRuntime(c *cli.Context) (string, error) {
 	switch word := c.String("runtime"); word {
 	case "nvidia", "nvidia-container-runtime", "berth":
 		if c.String("gpus") == "" && c.String("gpus-per-rank") == "" && len(c.StringSlice("device")) == 0 {
-			return "", verb.UsageError{Err: fmt.Errorf("--runtime %s brings no GPUs: --gpus all asks for all, --gpus 2 for two that are free, --gpus device=0,1 for these", word)}
+			return "", verb.UsageError{Err: fmt.Errorf("--runtime %s gives no GPUs: --gpus all asks for all, --gpus 2 for two free ones, --gpus device=0,1 for these two", word)}
 		}
 		return "", nil
 	default:
@@ -64,7 +64,7 @@ func chosenRuntime(c *cli.Context) (string, error) {
 	}
 }
 
-// parseSettings are those that are taken as they were written.
+// parseSettings returns the settings whose flags need no parsing.
 func parseSettings(c *cli.Context) spec.Settings {
 	s := spec.Settings{
 		Volumes: c.StringSlice("volume"), Dir: c.String("workdir"), User: c.String("user"),
@@ -85,7 +85,7 @@ func parseSettings(c *cli.Context) spec.Settings {
 	return s
 }
 
-// readEnvironment reads the variables of the task.
+// readEnvironment reads the task's variables from --env and --env-file.
 func readEnvironment(c *cli.Context, o *launcher.Options) (err error) {
 	o.Env, err = verb.ReadEnv(c, environmentLookup(c))
 	return err
@@ -144,7 +144,7 @@ func readNumbers(c *cli.Context, o *launcher.Options) error {
 		"pids-limit":    func(n int64) { o.Pids = n },
 		"cpu-shares":    func(n int64) { o.CPUShares = uint64(max(n, 0)) },
 		"oom-score-adj": func(n int64) { adj := int(n); o.OOMScoreAdj = &adj },
-		// Zero is "at once" here, and "not said" there.
+		// 0 means "at once" on the command line, and "not set" in the options.
 		"stop-timeout": func(n int64) { o.StopTimeout = cmp.Or(time.Duration(n)*time.Second, 1) },
 	} {
 		s := c.String(flag)
@@ -159,7 +159,7 @@ func readNumbers(c *cli.Context, o *launcher.Options) error {
 			return fmt.Errorf("--%s %q is not a number", flag, s)
 		}
 		if flag == "stop-timeout" && n < -1 {
-			return fmt.Errorf("--stop-timeout %s is no time; -1 is for ever", s)
+			return fmt.Errorf("--stop-timeout %s is no time; -1 means no limit", s)
 		}
 		use(n)
 	}
@@ -220,7 +220,7 @@ func readSecurity(c *cli.Context, o *launcher.Options) error {
 		case key == "label":
 			return fmt.Errorf("--security-opt %s: berth sets no SELinux labels; leave it out", s)
 		case key == "systempaths":
-			return fmt.Errorf("--security-opt %s: what is hidden of /proc would make root inside root outside; --privileged is for tasks that are to be", s)
+			return fmt.Errorf("--security-opt %s: with the hidden files of /proc, root in the task could become root of the host; --privileged allows that", s)
 		default:
 			return fmt.Errorf("--security-opt %q is not known%s: there are no-new-privileges[=false], seccomp=FILE|unconfined and apparmor=NAME|unconfined", s, spell.Suggestion(key, "no-new-privileges", "seccomp", "apparmor", "label"))
 		}
@@ -230,13 +230,13 @@ func readSecurity(c *cli.Context, o *launcher.Options) error {
 
 func readNamespaces(c *cli.Context, o *launcher.Options) error {
 	if network := c.String("network"); verb.IsFlag(network) {
-		return fmt.Errorf("--network (or --net) %s: it takes a network, as in --network none", network)
+		return fmt.Errorf("--network (or --net) %s: the value is a network, as in --network none", network)
 	}
 	if pid := c.String("pid"); pid != "" && pid != "private" {
-		return fmt.Errorf("--pid %s: a task that sees others' processes could take their open devices; see them with berth ps and on the host", pid)
+		return fmt.Errorf("--pid %s: a task that sees processes of other tasks could take their open devices; berth ps shows tasks", pid)
 	}
 	if userns := c.String("userns"); userns != "" && userns != "host" {
-		return fmt.Errorf("--userns %s: tasks have the host's users; --user runs one as somebody else than root", userns)
+		return fmt.Errorf("--userns %s: tasks have the host's user namespace; --user runs one as another user than root", userns)
 	}
 	for _, s := range c.StringSlice("sysctl") {
 		name, value, ok := strings.Cut(s, "=")
@@ -312,7 +312,7 @@ func readLabels(c *cli.Context, o *launcher.Options) error {
 	return nil
 }
 
-// checkStopSignal: a signal is checked here, so that the line names the flag.
+// checkStopSignal checks the value of --stop-signal here, so that the error names the flag.
 func checkStopSignal(c *cli.Context, o *launcher.Options) error {
 	if o.StopSignal == "" {
 		return nil

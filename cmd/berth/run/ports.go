@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/launcher"
 )
 
-// port is what a --publish asks for: a port of the task, and where the host is to have it.
+// port is a value of --publish: a port of the task, and the address and port of the host.
 type port struct {
 	address   string // of the host, "" for all
 	host      int    // 0 for any
@@ -66,8 +66,8 @@ func parsePortNumber(text string) (int, error) {
 	return int(n), err
 }
 
-// readPorts checks the ports that docker would publish. A task shares the host's network:
-// each is reached there as it is, and what that can't serve is refused.
+// readPorts checks the values of --publish. A task shares the host's network, so a port of the
+// task is the same port of the host. A value that needs a mapping is refused.
 func readPorts(c *cli.Context, o *launcher.Options) error {
 	all := c.StringSlice("publish")
 	if len(all) == 0 {
@@ -78,7 +78,7 @@ func readPorts(c *cli.Context, o *launcher.Options) error {
 		network = cmp.Or(network, "private")
 	}
 	if network != "" && network != "host" {
-		return fmt.Errorf("--publish %s: nothing outside reaches the network %s; --network host shares the host's", all[0], network)
+		return fmt.Errorf("--publish %s: the network %s can't be reached from outside; --network host shares the host's", all[0], network)
 	}
 	for _, text := range all {
 		p, err := parsePort(text)

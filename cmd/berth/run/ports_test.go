@@ -38,8 +38,8 @@ func TestPublish(t *testing.T) {
 		"-p 127.0.0.1:8888:8888":           "",
 		"-p 8888:8888 --network host -n 2": "",
 		"-p 8080:80":                       "have it listen on 8080, and publish 8080:8080",
-		"-p 80:80 --network none":          "nothing outside reaches the network none; --network host",
-		"-p 80:80 -n 2":                    "nothing outside reaches the network private; --network host",
+		"-p 80:80 --network none":          "the network none can't be reached from outside; --network host",
+		"-p 80:80 -n 2":                    "the network private can't be reached from outside; --network host",
 		"-p 80-90:80-90":                   "is no port",
 	} {
 		run := Command()

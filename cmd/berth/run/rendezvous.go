@@ -14,25 +14,27 @@ import (
 	"github.com/berth-gpu/berth/launcher/gang/rendezvous"
 )
 
-// nobody is the user and the group of what serves strangers.
+// nobody is the user and the group of the process that serves the ranks' store.
 const nobody = 65534
 
-// dropPrivileges gives up all that root may, for good.
+// dropPrivileges changes this process to user and group nobody, without supplementary groups
+// and capabilities. That can't be undone.
 func dropPrivileges() error {
 	if err := syscall.Setgroups(nil); err != nil {
 		return fmt.Errorf("leave all groups: %w", err)
 	}
 	if err := syscall.Setgid(nobody); err != nil {
-		return fmt.Errorf("become nobody's group: %w", err)
+		return fmt.Errorf("change the group: %w", err)
 	}
 	if err := syscall.Setuid(nobody); err != nil {
-		return fmt.Errorf("become nobody: %w", err)
+		return fmt.Errorf("change the user: %w", err)
 	}
 	return nil
 }
 
-// RendezvousCommand serves the store in which a gang's ranks meet. A gang's monitor starts it,
-// as nobody, with the listening socket as the third descriptor.
+// RendezvousCommand is the hidden verb that serves the store in which a gang's ranks exchange
+// their addresses. A gang's monitor starts it with the listening socket as descriptor 3; the
+// process drops its privileges.
 func RendezvousCommand() *cli.Command {
 	return &cli.Command{
 		Name: "rendezvous", Hidden: true, HideHelp: true, OnUsageError: verb.WrongUsage,

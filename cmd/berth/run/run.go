@@ -35,7 +35,7 @@ func Command() *cli.Command {
 		Name:         "run",
 		Usage:        "run a container with GPUs of its own",
 		ArgsUsage:    "IMAGE [COMMAND [ARG…]]",
-		Description:  "What the container writes is thrown away at its end, unless it is detached: berth rm does so then.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
+		Description:  "The container's files are removed at its end. Those of a detached task are kept until berth rm.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
 		OnUsageError: verb.WrongUsage,
 		BashComplete: backend.CompleteImages,
 		Action:       run,
@@ -94,10 +94,10 @@ func run(c *cli.Context) error {
 			return verb.WithBerthCode(err)
 		}
 	}
-	if err := c.Err(); err != nil { // a signal that the launcher wouldn't hear of
+	if err := c.Err(); err != nil { // a signal that came before the launcher handles signals
 		return verb.WithBerthCode(err)
 	}
-	// The launcher passes signals on itself; none shall end the task by way of ctx.
+	// The launcher handles signals itself, so ctx must not end the task.
 	code, err := launcher.Run(context.WithoutCancel(c.Context), o)
 	if err != nil || code != 0 {
 		return verb.WithCode(code, nameLargestTask(conf, newCommandHint(c).add(code, err)))
@@ -105,8 +105,9 @@ func run(c *cli.Context) error {
 	return nil
 }
 
-// devicesRequest is what is asked for by --gpus, --device and --nics, or by the lease of a
-// berth alloc around this process: all of it. It is zero for no devices.
+// devicesRequest returns the request of --gpus, --device and --nics, or, without these flags,
+// a request for all devices of the lease of a berth alloc around this process. It is zero for
+// no devices.
 func devicesRequest(c *cli.Context) (request.Request, error) {
 	words, devices := c.String("gpus"), c.StringSlice("device")
 	if !c.IsSet("gpus") && len(devices) == 0 && os.Getenv("BERTH_LEASE") != "" {
@@ -136,8 +137,8 @@ func checkVisibleDevices(c *cli.Context, r request.Request) error {
 	return nil
 }
 
-// connectLedger connects the launcher with the ledger: for a lease of the task's own, or for the
-// devices of the lease of a berth alloc around this process, outer.
+// connectLedger sets o.Devices: a lease of the task's own or, if outer is set, devices of the
+// lease of the berth alloc around this process.
 func connectLedger(c *cli.Context, conf berth.Config, o *launcher.Options, outer string) error {
 	node, err := berth.Open(conf)
 	if err != nil {
@@ -154,7 +155,7 @@ func connectLedger(c *cli.Context, conf berth.Config, o *launcher.Options, outer
 	}
 	lease, err := node.FindOwnLease(outer)
 	if err != nil {
-		// Not wrapped: this is the way out, and no other is to be added.
+		// Not wrapped: the text has its advice, and ExitStatus must not add another.
 		return errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
 	}
 	if c.Bool("detach") {
@@ -165,15 +166,15 @@ func connectLedger(c *cli.Context, conf berth.Config, o *launcher.Options, outer
 	return nil
 }
 
-// ownLease is where the launcher's devices come from: a lease of its own.
+// ownLease implements launcher.Devices by a lease of the task's own.
 type ownLease struct {
 	node    *berth.Node
 	request request.Request
 	wait    time.Duration
 	waiting func(ledger.BusyError)
-	// network is the kind of a gang's, "" for a task's.
+	// network is the kind of a gang's network, "" for a task.
 	network string
-	// remark shows the urgent ones of what was removed to the user; nil shows none.
+	// remark prints urgent remarks; nil prints none.
 	remark func(removed []berth.Removal)
 }
 
@@ -182,7 +183,7 @@ func (l ownLease) Programs(ctx context.Context, env []string) (map[string]string
 		return nil, verb.NameRequest(err)
 	}
 	if !l.request.GPUs() {
-		return nil, nil // and the node may have no driver
+		return nil, nil // no devices: the node may have no driver
 	}
 	return l.node.Programs(ctx, env)
 }
@@ -233,8 +234,8 @@ func (l ownLease) Release(ctx context.Context, lease ledger.Lease) error {
 	return l.node.Release(ctx, lease.ID)
 }
 
-// printUnpacking reports on standard error when unpacking a layer takes long enough
-// for a person to wonder.
+// printUnpacking returns a function that prints the progress of unpacking a layer that takes
+// long to standard error.
 func printUnpacking(start time.Time) func(image.Progress) {
 	var last time.Time
 	return func(p image.Progress) {

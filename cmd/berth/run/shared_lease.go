@@ -14,8 +14,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// sharedLease is the lease of the berth alloc around this process: it is neither taken
-// nor given back here, and a request chooses among its devices and features.
+// sharedLease implements launcher.Devices by the lease of the berth alloc around this process.
+// The lease is neither taken nor released here; a request chooses among its devices and
+// features.
 type sharedLease struct {
 	ownLease
 	outer ledger.Lease
@@ -27,7 +28,7 @@ func (s sharedLease) Acquire(ctx context.Context, owner ledger.Owner, r request.
 		return ledger.Lease{}, err
 	}
 	lease := s.outer
-	lease.Owner.Runtime = owner.Runtime // of the container that is prepared now
+	lease.Owner.Runtime = owner.Runtime // the runtime of the container that is prepared
 	held, err := request.Parse(s.outer.Request)
 	if err != nil {
 		return ledger.Lease{}, fmt.Errorf("the lease's %w", err)
@@ -44,8 +45,8 @@ func (s sharedLease) Acquire(ctx context.Context, owner ledger.Owner, r request.
 		return slices.ContainsFunc(s.outer.Devices, d.Conflicts)
 	})
 	lease.Devices, err = match.Choose(inv, r, others)
-	if errors.Is(err, match.ErrBusy) { // they are others', and this lease doesn't grow
-		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process has GPU %s alone", r, s.outer.ID, output.JoinIndexes(s.outer.Devices))
+	if errors.Is(err, match.ErrBusy) { // waiting wouldn't help: the lease doesn't get more devices
+		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process has only GPU %s", r, s.outer.ID, output.JoinIndexes(s.outer.Devices))
 	}
 	return lease, verb.NameRequest(err)
 }
@@ -62,8 +63,8 @@ func leasedNICs(nics []gpu.NIC, devices []gpu.Device) []gpu.NIC {
 // maxMinors exceeds the number of device nodes of every feature.
 const maxMinors = 4096
 
-// featureBeyond finds a wanted feature that goes beyond those that are held, as imex=0-3 goes
-// beyond imex=1-2.
+// featureBeyond returns a wanted feature that isn't covered by the held ones, as imex=0-3 isn't
+// covered by imex=1-2.
 func featureBeyond(held, wanted []gpu.Feature) (f gpu.Feature, found bool) {
 	for _, f := range wanted {
 		for minor := range maxMinors {

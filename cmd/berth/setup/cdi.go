@@ -26,10 +26,10 @@ import (
 func CDICommand() *cli.Command {
 	return &cli.Command{
 		Name:  "cdi",
-		Usage: "offer GPUs to engines as CDI devices, and see other vendors' devices",
-		Description: "Engines know CDI devices by names that a spec lists. berth cdi generate writes such specs, of names\n" +
-			"that stand for requests: docker run --device berth/gpus=2. Discovery keeps them up to date.\n" +
-			"Other vendors' devices are leased by their names where policy.cdi allows: berth run --gpus 1,vendor.example/nic=port0.",
+		Usage: "offer GPUs to engines as CDI devices, and list other vendors' devices",
+		Description: "CDI specs list names of devices for engines. berth cdi generate writes specs whose names are requests:\n" +
+			"docker run --device berth/gpus=2. Discovery keeps them up to date. Other vendors' devices are leased by\n" +
+			"their names if policy.cdi allows them: berth run --gpus 1,vendor.example/nic=port0.",
 		HideHelpCommand: true,
 		OnUsageError:    verb.WrongUsage,
 		Action: func(c *cli.Context) error {
@@ -85,8 +85,8 @@ type cdiList struct {
 
 type cdiDevice struct {
 	Name string `json:"name"`
-	// State is "request" (of berth's menu: each use takes a lease), "free", "leased",
-	// "not allowed" (by policy.cdi) or "refused" (whatever policy says, for the reason).
+	// State is "request" (a device of berth's own specs: each use takes a lease), "free",
+	// "leased", "not allowed" (by policy.cdi) or "refused" (under any policy, for Reason).
 	State  string         `json:"state"`
 	Reason string         `json:"reason,omitempty"`
 	Spec   string         `json:"spec"`
@@ -100,7 +100,7 @@ func surveyCDI(conf berth.Config, r foreign.Registry, view ledger.View, check fu
 			path := filepath.Join(dir, menu.FileName(kind))
 			s, err := registry.Validate(path)
 			if err != nil {
-				continue // not generated, or a problem that is listed already
+				continue // the spec wasn't generated, or is among the problems
 			}
 			for _, d := range s.Devices {
 				l.Devices = append(l.Devices, cdiDevice{Name: kind + "=" + d.Name, State: "request", Spec: path})
@@ -135,7 +135,7 @@ func (l cdiList) print(w, problems io.Writer) error {
 		fmt.Fprintln(problems, printable.Line("berth: CDI spec "+p.Path+": "+p.Reason))
 	}
 	if len(l.Devices) == 0 {
-		_, err := fmt.Fprintln(w, "there are no CDI devices; berth cdi generate writes berth's own")
+		_, err := fmt.Fprintln(w, "there are no CDI devices; berth cdi generate writes specs of berth's devices")
 		return err
 	}
 	rows := [][]string{{"DEVICE", "STATE", "HOLDER", "SPEC"}}

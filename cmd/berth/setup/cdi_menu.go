@@ -24,8 +24,8 @@ func cdiGenerateCommand() *cli.Command {
 		Name:  "generate",
 		Usage: "write the specs of berth's devices",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "nvidia", Usage: "offer nvidia.com/gpu=… too, as NVIDIA's tools name GPUs"},
-			&cli.BoolFlag{Name: "replace", Usage: "move other specs of nvidia.com/gpu aside; berth cdi remove puts them back"},
+			&cli.BoolFlag{Name: "nvidia", Usage: "also offer NVIDIA's names, nvidia.com/gpu=…"},
+			&cli.BoolFlag{Name: "replace", Usage: "rename other specs of nvidia.com/gpu; berth cdi remove restores them"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the directory `DIR`, or with - to the standard output (default: the first of host.cdi)"},
 		},
 		OnUsageError: verb.WrongUsage,
@@ -76,7 +76,7 @@ func cdiGenerateCommand() *cli.Command {
 	}
 }
 
-// defaultMenu is the menu that is written where nobody says another.
+// defaultMenu returns the menu that berth cdi generate writes without flags.
 func defaultMenu(conf berth.Config) berth.Menu {
 	m := berth.Menu{Kinds: []string{menu.KindGPUs, menu.KindWith}}
 	if len(conf.Host.CDI) > 0 {
@@ -98,25 +98,25 @@ func printMenu(w io.Writer, conf berth.Config, inv gpu.Inventory, kinds []string
 	return nil
 }
 
-// replacedSuffix is the ending of specs that were moved aside: no engine reads such files.
+// replacedSuffix is appended to the names of replaced specs. Engines don't read such files.
 const replacedSuffix = ".replaced-by-berth"
 
-// moveOtherSpecs sees to it that nobody else defines NVIDIA's devices: two specs of one
-// device make engines refuse it.
+// moveOtherSpecs renames the specs of others that define NVIDIA's devices, because engines
+// refuse a device that two specs define. Without replace such a spec is an error.
 func moveOtherSpecs(conf berth.Config, replace bool) error {
 	for _, path := range otherSpecs(registry.Read(conf.Host.CDI), conf.Host.CDI) {
 		if !replace {
-			return fmt.Errorf("%s defines %s already, and two specs of a device make engines refuse it; --replace moves it aside", path, menu.KindNVIDIA)
+			return fmt.Errorf("%s defines %s already, and engines refuse a device of two specs; --replace renames it", path, menu.KindNVIDIA)
 		}
 		if err := os.Rename(path, path+replacedSuffix); err != nil {
-			return fmt.Errorf("move CDI spec aside: %w", err)
+			return fmt.Errorf("rename CDI spec: %w", err)
 		}
 		fmt.Printf("%s is now %s\n", path, path+replacedSuffix)
 	}
 	return nil
 }
 
-// otherSpecs lists the specs of NVIDIA's devices that aren't berth's.
+// otherSpecs returns the paths of specs of NVIDIA's devices that berth hasn't written.
 func otherSpecs(r foreign.Registry, dirs []string) []string {
 	var paths []string
 	add := func(path string) {
@@ -141,7 +141,7 @@ func otherSpecs(r foreign.Registry, dirs []string) []string {
 func cdiRemoveCommand() *cli.Command {
 	return &cli.Command{
 		Name:         "remove",
-		Usage:        "take berth's specs away, and put back what they replaced",
+		Usage:        "remove berth's specs, and restore the specs that they replaced",
 		OnUsageError: verb.WrongUsage,
 		Action: verb.OnHost(func(c *cli.Context, conf berth.Config) error {
 			if err := berth.RemoveMenu(c.Context, conf); err != nil {
@@ -163,16 +163,16 @@ func cdiRemoveCommand() *cli.Command {
 	}
 }
 
-// restoreSpec gives a spec its name again, unless there is a newer one of that name.
+// restoreSpec renames a replaced spec back, unless there is a new spec of that name.
 func restoreSpec(from, to string) error {
 	err := os.Link(from, to)
 	switch {
 	case errors.Is(err, os.ErrExist):
-		fmt.Fprintf(os.Stderr, "berth: %s stays, for there is a new %s\n", from, to)
+		fmt.Fprintf(os.Stderr, "berth: %s stays, because there is a new %s\n", from, to)
 		return nil
 	case err != nil:
-		return fmt.Errorf("put CDI spec back: %w", err)
+		return fmt.Errorf("restore CDI spec: %w", err)
 	}
-	fmt.Printf("%s is back\n", to)
+	fmt.Printf("%s is restored\n", to)
 	return os.Remove(from)
 }

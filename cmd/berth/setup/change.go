@@ -25,7 +25,7 @@ func printChange(w output.StyledWriter, c setup.Change) {
 		to = os.DevNull
 	}
 	text := udiff.Unified(from, to, string(c.Before.Data), string(c.After.Data))
-	if text == "" { // an empty file comes or goes
+	if text == "" { // an empty file is added or removed
 		text = fmt.Sprintf("--- %s\n+++ %s\n", from, to)
 	}
 	for line := range strings.Lines(text) {

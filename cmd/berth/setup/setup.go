@@ -27,9 +27,9 @@ func Command() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "setup",
-		Usage: "have docker, containerd or podman give GPUs by berth",
-		Description: "Adds berth to the engine's own configuration: what is there stays as it is written, each change is\n" +
-			"shown, and --remove undoes it. No engine is restarted: the command that applies the change is printed.",
+		Usage: "add berth to the configuration of docker, containerd or podman",
+		Description: "The rest of the engine's configuration stays byte for byte. Each change is shown, and --remove undoes it.\n" +
+			"No engine is restarted: the command that applies the change is printed.",
 		HideHelpCommand: true,
 		OnUsageError:    verb.WrongUsage,
 		Action: func(c *cli.Context) error {
@@ -48,9 +48,9 @@ func setupEngineCommand(engine string) *cli.Command {
 		Name:  engine,
 		Usage: "add the runtime berth to " + engine + "'s configuration",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "default", Usage: "make berth the default runtime, so that nobody has to name it"},
+			&cli.BoolFlag{Name: "default", Usage: "make berth the default runtime of all containers"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show what would change, and change nothing"},
-			&cli.BoolFlag{Name: "remove", Usage: "undo what berth setup has changed"},
+			&cli.BoolFlag{Name: "remove", Usage: "undo the changes of berth setup"},
 		},
 		OnUsageError: verb.WrongUsage,
 		Action: func(c *cli.Context) error {
@@ -128,7 +128,7 @@ func (j setupJob) run(ctx context.Context) error {
 		fmt.Fprintf(j.out, "%s %s it up with:\n  %s\n", j.engine, does, plan.Apply)
 	}
 	if j.dry {
-		fmt.Fprintln(j.out, "nothing was changed, as --dry-run says")
+		fmt.Fprintln(j.out, "nothing was changed because of --dry-run")
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (j setupJob) plan(ctx context.Context) (setup.Plan, error) {
 			return setup.Plan{Notes: lost}, nil
 		}
 		if lost != nil {
-			lost[0].Text += ": what names berth is removed, and what it has replaced isn't known any more"
+			lost[0].Text += ": values that name berth are removed, and the values that they have replaced are unknown"
 		}
 		plan, err := setup.PlanRemoval(j.host, record)
 		plan.Notes = append(lost, plan.Notes...)
@@ -173,10 +173,10 @@ func (j setupJob) plan(ctx context.Context) (setup.Plan, error) {
 	return setup.PlanSetup(j.engine, j.host, j.options, record)
 }
 
-// noteDependentContainers notes which containers need the runtime that is removed.
+// noteDependentContainers returns notes about containers that need the removed runtime.
 func (j setupJob) noteDependentContainers(ctx context.Context) []setup.Note {
 	if j.engine == "containerd" {
-		return []setup.Note{{Text: "pods of a runtime class with the handler berth can't be started without it"}}
+		return []setup.Note{{Text: "pods of a runtime class with the handler berth can't be started any more"}}
 	}
 	names := engines.ContainersOfBerth(ctx, j.engine)
 	if len(names) == 0 {
@@ -185,7 +185,7 @@ func (j setupJob) noteDependentContainers(ctx context.Context) []setup.Note {
 	return []setup.Note{{Text: "these containers have the runtime berth, and can't be started again without it: " + strings.Join(names, ", ")}}
 }
 
-// removeRecord removes the record of what has been undone.
+// removeRecord removes the record of an engine whose changes are undone.
 func (j setupJob) removeRecord() error {
 	if !j.remove || j.dry {
 		return nil
@@ -193,9 +193,9 @@ func (j setupJob) removeRecord() error {
 	return engines.Forget(j.host, j.conf.Data, j.engine)
 }
 
-// updateMenu offers berth's CDI devices to engines: from the first engine that is set up
-// until the last one is removed, unless the admin has made them by berth cdi generate. An
-// engine works without them, but for --device, so errors are notes.
+// updateMenu writes berth's CDI specs with the first engine that is set up, and removes them
+// with the last one, unless the admin has written them by berth cdi generate. Without the
+// specs only --device doesn't work, so errors become notes.
 func (j setupJob) updateMenu(ctx context.Context) []setup.Note {
 	note := func(format string, values ...any) []setup.Note {
 		return []setup.Note{{Text: fmt.Sprintf(format, values...)}}
@@ -210,18 +210,18 @@ func (j setupJob) updateMenu(ctx context.Context) []setup.Note {
 		if err := berth.RemoveMenu(ctx, j.conf); err != nil {
 			return note("berth's CDI devices stay: %v", err)
 		}
-		_ = os.Remove(m.Dir) // it isn't empty where somebody else uses it
-		return note("berth's CDI devices are gone from %s", m.Dir)
+		_ = os.Remove(m.Dir) // it fails if other specs are in it
+		return note("berth's CDI devices are removed from %s", m.Dir)
 	case len(m.Kinds) > 0 || len(j.conf.Host.CDI) == 0:
 		return nil
 	}
 	m = defaultMenu(j.conf)
 	m.Setup = true
 	if j.dry {
-		return note("berth's CDI devices, for --device berth/gpus=2, would come to %s", m.Dir)
+		return note("berth's CDI devices, for --device berth/gpus=2, would be written to %s", m.Dir)
 	}
 	if err := j.writeMenu(ctx, m); err != nil {
-		return note("there are no CDI devices yet, for --device berth/gpus=2, and berth cdi generate makes them: %v", err)
+		return note("there are no CDI devices yet, for --device berth/gpus=2; berth cdi generate writes them: %v", err)
 	}
 	return note("berth's CDI devices, for --device berth/gpus=2, are in %s", m.Dir)
 }
@@ -239,7 +239,7 @@ func (j setupJob) writeMenu(ctx context.Context, m berth.Menu) error {
 	return err
 }
 
-// hasOtherEngines reports whether other engines are set up.
+// hasOtherEngines reports whether other engines than this one are set up.
 func (j setupJob) hasOtherEngines() bool {
 	records, err := filepath.Glob(filepath.Join(j.conf.Data, "setup", "*.json"))
 	own := setup.RecordPath(j.conf.Data, j.engine)

@@ -25,16 +25,16 @@ import (
 func AttachCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "attach",
-		Usage:     "see what a detached task writes, and type to it",
+		Usage:     "connect the terminal to a detached task",
 		ArgsUsage: "TASK",
-		Description: "What the task writes from now on is shown; berth logs shows what it wrote before. A task that was started\n" +
-			"with -i reads what is typed, and its input doesn't end with this one. Signals go to the task; the\n" +
-			"third ctrl-c within two seconds ends this, too. At a terminal, ctrl-p ctrl-q leaves the task alone again.\n" +
-			"Otherwise this ends with the task, and with its exit code.",
+		Description: "Prints the task's output from now on; berth logs shows earlier output. Input goes to a task that was\n" +
+			"started with -i, whose input stays open after this command. Signals go to the task; the third ctrl-c\n" +
+			"within two seconds also ends this command. At a terminal, ctrl-p ctrl-q ends this command and not the\n" +
+			"task. Otherwise it ends with the task, with the task's exit code.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "no-stdin", Usage: "type nothing to the task"},
-			&cli.BoolFlag{Name: "sig-proxy", Usage: "send signals to the task; --sig-proxy=false: they end this command alone", Value: true},
-			&cli.StringFlag{Name: "detach-keys", Usage: "leave the task alone with `KEYS`", Value: "ctrl-p,ctrl-q"},
+			&cli.BoolFlag{Name: "no-stdin", Usage: "send no input to the task"},
+			&cli.BoolFlag{Name: "sig-proxy", Usage: "send signals to the task; with --sig-proxy=false they only end this command", Value: true},
+			&cli.StringFlag{Name: "detach-keys", Usage: "detach from the task with `KEYS`", Value: "ctrl-p,ctrl-q"},
 		},
 		OnUsageError: verb.WrongUsage,
 		BashComplete: backend.CompleteTasks(func(t tasks.Task) bool { return t.Detached && t.State == tasks.Running }),
@@ -56,11 +56,11 @@ func attachTask(c *cli.Context) error {
 	}
 	switch {
 	case t.Gang != nil:
-		return fmt.Errorf("task %s is a gang; berth logs -f %s shows what all of its ranks write, and berth attach %s.%s one", t.Name, t.Name, t.Name, t.Gang.Names[0])
+		return fmt.Errorf("task %s is a gang; berth logs -f %s shows the output of all ranks, and berth attach %s.%s that of one", t.Name, t.Name, t.Name, t.Gang.Names[0])
 	case !t.Detached:
 		return fmt.Errorf("task %s isn't detached: its berth run is attached to it", t.Name)
 	case t.State == tasks.Exited || t.State == tasks.Lost || t.State == tasks.Waiting:
-		return fmt.Errorf("task %s doesn't run (%s); berth logs %s shows what it wrote", t.Name, t.Status, t.Name)
+		return fmt.Errorf("task %s doesn't run (%s); berth logs %s shows its output", t.Name, t.Status, t.Name)
 	}
 	conn, err := attach.Dial(store.Socket(t.ID))
 	if err != nil {
@@ -74,20 +74,20 @@ func attachTask(c *cli.Context) error {
 	return a.run(c.Done(), c.Bool("sig-proxy"), t.Interactive && !c.Bool("no-stdin"))
 }
 
-// attachment is one connection between a person and a task.
+// attachment is the connection of berth attach to a task.
 type attachment struct {
 	task  tasks.Task
 	conn  *os.File
 	keys  []byte
 	ended chan error
-	// dial makes the second connection, by which signals and sizes go: the first may be
-	// full of what the task doesn't read.
+	// dial opens the second connection, for signals and sizes: the first can be full of input
+	// that the task doesn't read.
 	dial   func() (*os.File, error)
-	second *os.File // nil before
+	second *os.File // nil until the first signal
 }
 
-// errLeft: the person has typed the keys that leave the task alone.
-var errLeft = errors.New("left")
+// errDetached means that the user has typed the detach keys.
+var errDetached = errors.New("detached")
 
 func (a *attachment) run(interrupted <-chan struct{}, proxy, typing bool) error {
 	if a.task.Terminal && typing && term.IsTerminal(int(os.Stdin.Fd())) {
@@ -95,8 +95,8 @@ func (a *attachment) run(interrupted <-chan struct{}, proxy, typing bool) error 
 		if err != nil {
 			return fmt.Errorf("take over the terminal: %w", err)
 		}
-		defer func() { _ = term.Restore(int(os.Stdin.Fd()), old) }() // it may be gone
-		a.followSize(a.conn)                                         // before anything is typed
+		defer func() { _ = term.Restore(int(os.Stdin.Fd()), old) }() // the terminal may be gone
+		a.followSize(a.conn)                                         // before any input
 	}
 	stop := a.forwardSignals(proxy)
 	defer stop()
@@ -105,11 +105,11 @@ func (a *attachment) run(interrupted <-chan struct{}, proxy, typing bool) error 
 		go a.readKeys()
 	}
 	if proxy {
-		interrupted = nil // signals are the task's
+		interrupted = nil // signals go to the task
 	}
 	select {
 	case err := <-a.ended:
-		if errors.Is(err, errLeft) {
+		if errors.Is(err, errDetached) {
 			return nil
 		}
 		return err
@@ -118,13 +118,13 @@ func (a *attachment) run(interrupted <-chan struct{}, proxy, typing bool) error 
 	}
 }
 
-// showOutput writes what the task does, to its end.
+// showOutput prints the task's output until its end, and sends the end to a.ended.
 func (a *attachment) showOutput() {
 	buf := make([]byte, attach.Max)
 	for {
 		kind, data, err := attach.Read(a.conn, buf)
 		if err != nil {
-			a.ended <- fmt.Errorf("task %s: its monitor is gone; berth attach %s finds the next one: %w", a.task.Name, a.task.Name, err)
+			a.ended <- fmt.Errorf("task %s: its monitor was killed; berth attach %s connects to the next one: %w", a.task.Name, a.task.Name, err)
 			return
 		}
 		switch kind {
@@ -133,7 +133,7 @@ func (a *attachment) showOutput() {
 		case attach.Stderr:
 			_, err = os.Stderr.Write(data)
 		case attach.Behind:
-			err = errors.New("this was read too slowly, and the task doesn't wait; berth logs has all of it")
+			err = errors.New("the output was read too slowly, and the task doesn't wait; berth logs has all of it")
 		case attach.Exit:
 			err = endedError(data)
 		}
@@ -149,12 +149,12 @@ func endedError(data []byte) error {
 		return nil
 	}
 	if len(data) != 1 {
-		return errors.New("the task has ended, and its monitor doesn't say how")
+		return errors.New("the task has ended, and its monitor didn't report the exit code")
 	}
 	return verb.WithCode(int(data[0]), nil)
 }
 
-// readKeys passes on what is typed. At a terminal, the keys that leave the task are looked for.
+// readKeys passes the input on to the task. At a terminal it looks for the detach keys.
 func (a *attachment) readKeys() {
 	m := matcher{}
 	if term.IsTerminal(int(os.Stdin.Fd())) {
@@ -166,23 +166,23 @@ func (a *attachment) readKeys() {
 		typed, left := m.match(buf[:n])
 		if len(typed) > 0 {
 			if err := attach.Write(a.conn, attach.Stdin, typed); err != nil {
-				return // the other direction knows why
+				return // showOutput reports the reason
 			}
 		}
 		if left {
-			a.ended <- errLeft
+			a.ended <- errDetached
 			return
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				a.ended <- fmt.Errorf("read what is typed: %w", err)
+				a.ended <- fmt.Errorf("read the input: %w", err)
 			}
 			return
 		}
 	}
 }
 
-// forwardSignals passes signals on to the task, and sizes of the terminal.
+// forwardSignals passes signals and sizes of the terminal on to the task.
 func (a *attachment) forwardSignals(proxy bool) (stop func()) {
 	signals := make(chan os.Signal, 16)
 	if proxy {
@@ -194,27 +194,27 @@ func (a *attachment) forwardSignals(proxy bool) (stop func()) {
 	go func() {
 		var last verb.InterruptCounter
 		for s := range signals {
-			number, _ := s.(syscall.Signal) // there are no others on this system
+			number, _ := s.(syscall.Signal) // all signals are of this type on Linux
 			conn, err := a.openControl()
 			switch {
 			case err != nil: // the task may have ended
 			case number == unix.SIGWINCH:
 				a.followSize(conn)
 			default:
-				_ = attach.Write(conn, attach.Signal, []byte{byte(number)}) // as before
+				_ = attach.Write(conn, attach.Signal, []byte{byte(number)}) // the task may have ended
 			}
 			if number == unix.SIGINT && last.IsThird(time.Now()) {
-				a.ended <- verb.WithCode(128+int(number), fmt.Errorf("task %s goes on; berth stop %s ends it", a.task.Name, a.task.Name))
+				a.ended <- verb.WithCode(128+int(number), fmt.Errorf("task %s still runs; berth stop %s ends it", a.task.Name, a.task.Name))
 			}
 		}
 		if a.second != nil {
-			a.second.Close() // nothing is on its way
+			a.second.Close() // no data is pending
 		}
 	}()
 	return func() { signal.Stop(signals); close(signals) }
 }
 
-// openControl is the connection for signals and sizes. It hears of the task's end alone.
+// openControl returns the connection for signals and sizes. It gets no output of the task.
 func (a *attachment) openControl() (*os.File, error) {
 	if a.second != nil {
 		return a.second, nil
@@ -233,7 +233,7 @@ func (a *attachment) openControl() (*os.File, error) {
 func (a *attachment) followSize(conn *os.File) {
 	columns, rows, err := term.GetSize(int(os.Stdin.Fd()))
 	if err != nil {
-		return // no terminal, then its size is nobody's concern
+		return // standard output is no terminal
 	}
 	var size [4]byte
 	binary.BigEndian.PutUint16(size[:], uint16(rows))
@@ -241,7 +241,7 @@ func (a *attachment) followSize(conn *os.File) {
 	_ = attach.Write(conn, attach.Resize, size[:]) // the task may have ended
 }
 
-// parseKeys reads "ctrl-p,ctrl-q" or single letters; "" is none.
+// parseKeys parses detach keys: "ctrl-p,ctrl-q", or single letters; "" means none.
 func parseKeys(s string) ([]byte, error) {
 	if s == "" {
 		return nil, nil
@@ -261,21 +261,21 @@ func parseKeys(s string) ([]byte, error) {
 	return keys, nil
 }
 
-// matcher looks for keys in what is typed. Keys that could be the beginning of them are
-// held back until that is decided.
+// matcher looks for the detach keys in the input. Input that could be their beginning is held
+// back until the next keys decide.
 type matcher struct {
 	keys []byte
 	held int
 }
 
-// match returns what is to be passed on, and whether the keys were typed.
+// match returns the input to pass on, and whether the detach keys were typed.
 func (m *matcher) match(typed []byte) (pass []byte, found bool) {
 	if len(m.keys) == 0 {
 		return typed, false
 	}
 	for _, b := range typed {
 		for b != m.keys[m.held] && m.held > 0 {
-			// What is held back begins the keys anew, if at all, one later.
+			// The held input may contain a later beginning of the keys.
 			pass = append(pass, m.keys[0])
 			held := m.held
 			m.held = 0

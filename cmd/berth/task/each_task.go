@@ -27,10 +27,10 @@ func findTask(c *cli.Context) (backend.Tasks, tasks.Task, error) {
 	return store, t, err
 }
 
-// forEachTask begins with all tasks that a command line names, and then says of one after
-// another how it went: what the wait returns is printed, the word itself if that is "".
-// What fails for one doesn't keep it from the others. A task that is named twice is
-// begun with once. gone says that a task which isn't there is no fault, and that one which is broken is removed.
+// forEachTask calls begin once for each task that the command line names, and then the
+// returned functions in the order of the arguments. It prints the result of wait, or the
+// argument if that is "". An error of one task doesn't stop the others. With gone a missing
+// task is no error, and a task with a broken record is removed.
 func forEachTask(c *cli.Context, gone bool, begin func(backend.Tasks, tasks.Task) (wait func() (string, error))) error {
 	if c.NArg() == 0 {
 		list := "berth ps"
@@ -58,7 +58,7 @@ func forEachTask(c *cli.Context, gone bool, begin func(backend.Tasks, tasks.Task
 		}
 		if begun[t.ID] == nil {
 			wait := sync.OnceValues(begin(store, t))
-			go func() { _, _ = wait() }() // who waits gets both
+			go func() { _, _ = wait() }() // reportEach gets the same result
 			begun[t.ID] = wait
 		}
 		waits[i] = begun[t.ID]
@@ -66,7 +66,7 @@ func forEachTask(c *cli.Context, gone bool, begin func(backend.Tasks, tasks.Task
 	return reportEach(c, gone, waits)
 }
 
-// reportEach says how it went with each word behind a verb.
+// reportEach prints the result for each argument of a verb.
 func reportEach(c *cli.Context, gone bool, waits []func() (string, error)) error {
 	failed := false
 	for i, word := range c.Args().Slice() {
@@ -74,7 +74,7 @@ func reportEach(c *cli.Context, gone bool, waits []func() (string, error)) error
 		if c.Err() != nil {
 			return context.Cause(c.Context)
 		}
-		if errors.Is(err, control.ErrCodeUnknown) { // which stands for that
+		if errors.Is(err, control.ErrCodeUnknown) { // text is the code that stands for it
 			_, e := fmt.Fprintln(os.Stdout, text)
 			err = errors.Join(err, e)
 		}
@@ -96,7 +96,7 @@ func reportEach(c *cli.Context, gone bool, waits []func() (string, error)) error
 	return nil
 }
 
-// warnOfBrokenTasks says in a line each which tasks can't be read.
+// warnOfBrokenTasks prints a line for each task whose record can't be read.
 func warnOfBrokenTasks(k backend.Tasks, all []tasks.Task) {
 	for _, t := range all {
 		if t.State != tasks.Broken {

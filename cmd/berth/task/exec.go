@@ -19,17 +19,17 @@ import (
 func ExecCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "exec",
-		Usage:     "run a command in a task that runs",
+		Usage:     "run a command in a running task",
 		ArgsUsage: "TASK COMMAND [ARG…]",
-		Description: "The command gets the task's namespaces, limits, devices and device rules: it can open no GPU that the task\n" +
-			"can't. It ends with the task; its exit code is that of berth exec.",
+		Description: "The command gets the task's namespaces, limits, devices and device rules, so it can open only the task's\n" +
+			"GPUs. It ends with the task; berth exec has its exit code.",
 		BashComplete: backend.CompleteTasks(backend.IsRunning),
 		OnUsageError: verb.WrongUsage,
 		Action:       execInTask,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "don't wait for the command, nor show its output"},
+			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "don't wait for the command and don't show its output"},
 			&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "set `NAME=VALUE`, or pass NAME on; can be repeated"},
-			&cli.StringSliceFlag{Name: "env-file", Usage: "set what `FILE` says, a NAME=VALUE in each line; can be repeated", TakesFile: true},
+			&cli.StringSliceFlag{Name: "env-file", Usage: "set the variables of `FILE`, a NAME=VALUE in each line; can be repeated", TakesFile: true},
 			&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "connect standard input"},
 			&cli.BoolFlag{Name: "privileged", Hidden: true},
 			&cli.BoolFlag{Name: "tty", Aliases: []string{"t"}, Usage: "give the command a terminal"},
@@ -44,7 +44,7 @@ func execInTask(c *cli.Context) error {
 	case c.NArg() < 2:
 		return verb.WrongCommandLine(c, "exec takes a task and a command: berth exec -it TASK bash")
 	case c.Bool("privileged"):
-		return verb.WrongCommandLine(c, "--privileged: no command gets more than its task has, or it could open others' GPUs; run what needs more on the host")
+		return verb.WrongCommandLine(c, "--privileged: a command gets no more than its task, or it could open GPUs of other tasks; commands that need more can run on the host")
 	}
 	store, t, err := findTask(c)
 	if errors.Is(err, tasks.ErrNotFound) {
@@ -67,7 +67,7 @@ func execInTask(c *cli.Context) error {
 	if in.Env, err = verb.ReadEnv(c, os.LookupEnv); err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
-	if err := c.Err(); err != nil { // a signal that the launcher wouldn't hear of
+	if err := c.Err(); err != nil { // a signal that came before the launcher handles signals
 		return verb.WithBerthCode(err)
 	}
 	code, err := store.Exec(context.WithoutCancel(c.Context), t, in)

@@ -28,15 +28,15 @@ import (
 func InspectCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "inspect",
-		Usage:     "show details of tasks and leases, and why each edit was made",
+		Usage:     "show details of tasks and leases, and the reason of each edit",
 		ArgsUsage: "TASK|LEASE|CONTAINER…",
-		Description: "Of a task: what was asked for, what its container was made with, how it does, its lease, and each device,\n" +
-			"file, variable and rule that it has because of the lease, with the device, driver capability or feature that\n" +
-			"asked for it. A container of docker, containerd or podman is named by its id or name, or by its lease.\n\n" +
-			"A TEMPLATE of --format has the fields of the JSON, such as {{.task.name}}, and of a task also docker's, such\n" +
+		Description: "Prints for a task: its options, its container's spec, its state, its lease, and each device, file, variable\n" +
+			"and rule that it has because of the lease, with the device, driver capability or feature that caused it. A\n" +
+			"container of docker, containerd or podman is named by its id or name, or by its lease.\n\n" +
+			"A TEMPLATE of --format has the fields of the JSON, such as {{.task.name}}, and for a task also docker's, such\n" +
 			"as {{.Id}}, {{.State.Pid}}, {{.Config.Env}} or {{.HostConfig.NetworkMode}}.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "why", Usage: "print a table of what was injected or taken out, and why, instead of JSON"},
+			&cli.BoolFlag{Name: "why", Usage: "print a table of the additions and removals with their reasons instead of JSON"},
 			inspectFormatFlag(),
 		},
 		BashComplete: backend.CompleteTasks(backend.AnyTask),
@@ -84,15 +84,15 @@ func runInspect(c *cli.Context) error {
 	return err
 }
 
-// inspected is one element of what berth inspect prints.
+// inspected is one element in the output of berth inspect.
 type inspected struct {
 	Task  *inspectedTask `json:"task,omitempty"`
 	Lease *ledger.Status `json:"lease,omitempty"`
 	// Injected is what the container has because of the lease.
 	Injected []berth.Injection `json:"injected,omitempty"`
-	// Removed is what it doesn't have because of berth, and what else is remarkable.
+	// Removed lists what berth has removed from the container's spec, and remarks.
 	Removed []berth.Removal `json:"removed,omitempty"`
-	// NotExplained says why Injected isn't known.
+	// NotExplained is the reason if Injected is unknown.
 	NotExplained string `json:"not_explained,omitempty"`
 }
 
@@ -103,18 +103,18 @@ func (i inspected) name() string {
 	return cmp.Or(i.Lease.Owner.Name, i.Lease.Owner.Container, i.Lease.ID)
 }
 
-// inspectedTask is a task's record with what follows from it.
+// inspectedTask is a task's record with its state, paths and container.
 type inspectedTask struct {
 	tasks.Record
-	// Durations are those of the record in words.
+	// Durations are the record's durations as text.
 	Durations inspectedDurations `json:"durations"`
 	State     inspectedState     `json:"state"`
 	Paths     inspectedPaths     `json:"paths"`
-	// Container is null if its bundle is gone.
+	// Container is null if the container's bundle is gone.
 	Container *inspectedContainer `json:"container"`
 }
 
-// inspectedDurations has the names that the record has for the same in nanoseconds.
+// inspectedDurations has the same names as the record, whose durations are in nanoseconds.
 type inspectedDurations struct {
 	Grace   string `json:"grace"`
 	Timeout string `json:"timeout"` // "none" without a limit
@@ -152,7 +152,7 @@ type inspectedPaths struct {
 	Log       string `json:"log,omitempty"`
 }
 
-// inspector finds what people mean, and explains it.
+// inspector finds and describes the objects that the arguments name.
 type inspector struct {
 	store backend.Tasks
 	node  *berth.Node
@@ -173,7 +173,7 @@ func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 	case errors.Is(absent, ledger.ErrNotFound) && errors.Is(err, backend.ErrElsewhere):
 		return inspected{}, err
 	case errors.Is(absent, ledger.ErrNotFound):
-		// Not wrapped: this is the way out, and no other is to be added.
+		// Not wrapped: the text has its advice, and ExitStatus must not add another.
 		return inspected{}, fmt.Errorf("%v, nor a lease or a container with one; berth ps -a and berth leases list them", err) //nolint:errorlint // see above
 	case absent != nil:
 		return inspected{}, fmt.Errorf("inspect %q: %w", word, absent)
@@ -181,9 +181,9 @@ func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 	seen := inspected{Lease: &l}
 	switch {
 	case l.Owner.EntryPoint == "alloc":
-		seen.NotExplained = "the lease is that of a program outside of containers: nothing was injected"
+		seen.NotExplained = "the lease belongs to a program outside of containers: nothing was injected"
 	case l.Owner.Bundle == "":
-		seen.NotExplained = "it isn't known where the container's bundle is"
+		seen.NotExplained = "the container's bundle isn't known"
 	default:
 		seen.explain(ctx, i.node, l.Lease, l.Owner.Bundle, nil)
 		seen.Removed = i.removedFrom(l.ID)
@@ -191,8 +191,8 @@ func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 	return seen, nil
 }
 
-// removedFrom is what the event log still has of a lease; what can't be read is no fault of
-// what is inspected.
+// removedFrom returns the removals that the event log has of a lease, none if the log can't be
+// read.
 func (i inspector) removedFrom(lease string) []berth.Removal {
 	removed, err := i.node.LoggedRemovals("prepared", lease)
 	if err != nil {
@@ -234,7 +234,7 @@ func (i inspector) describeTask(ctx context.Context, t tasks.Task) inspected {
 	}
 	var root *os.File
 	if t.State == tasks.Running && t.Life != nil {
-		// One that ends meanwhile isn't looked into.
+		// If the task ends meanwhile, Explain leaves out the files in the root.
 		root, _ = berth.OpenRoot(filepath.Join("/proc", strconv.Itoa(t.Life.Init.PID), "root"))
 	}
 	seen.explain(ctx, i.node, lease, seen.Task.Paths.Bundle, root)
@@ -244,7 +244,7 @@ func (i inspector) describeTask(ctx context.Context, t tasks.Task) inspected {
 	return seen
 }
 
-// findBundle is where a task's container is described.
+// findBundle returns the bundle of a task's container, "" if it is unknown.
 func (i inspector) findBundle(t tasks.Task) string {
 	if i.store.Engine == nil {
 		return i.store.Path(t.ID, "bundle")
@@ -255,12 +255,13 @@ func (i inspector) findBundle(t tasks.Task) string {
 		}
 	}
 	if dir := filepath.Join("/run/containerd/io.containerd.runtime.v2.task/berth", t.ID); fileExists(dir) {
-		return dir // where containerd usually has it
+		return dir // containerd's default
 	}
 	return ""
 }
 
-// devicesOf are the task's own of a lease, which may be that of others too, or gone.
+// devicesOf returns the task's part of the devices of a lease, which several tasks can share.
+// held is nil if the lease is gone.
 func devicesOf(t tasks.Task, held []gpu.Device) (devices []gpu.Device) {
 	own := t.Devices
 	if t.Member != nil {
@@ -297,7 +298,7 @@ func stateOfTask(t tasks.Task) inspectedState {
 	return s
 }
 
-// explain says what the container of a bundle has because of the lease.
+// explain sets what the container of a bundle has because of the lease.
 func (i *inspected) explain(ctx context.Context, node *berth.Node, lease ledger.Lease, bundle string, root *os.File) {
 	spec, err := readSpec(filepath.Join(bundle, "config.json"))
 	if err == nil {

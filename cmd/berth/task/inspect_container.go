@@ -16,8 +16,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// inspectedContainer is what a task's container was described with: the image's wishes,
-// the command line's, and berth's.
+// inspectedContainer is the part of a container's spec that berth inspect shows.
 type inspectedContainer struct {
 	Args         []string            `json:"args"`
 	Env          []string            `json:"env"`
@@ -53,15 +52,15 @@ func (c inspectedContainer) dockerHostConfig(r tasks.Record) map[string]any {
 	}
 }
 
-// inspectedResources are limits of the container's cgroup. Device rules are left out:
-// what was injected says what opens.
+// inspectedResources are limits of the container's cgroup. Device rules are left out, because
+// they are among the injections.
 type inspectedResources struct {
 	Memory *specs.LinuxMemory `json:"memory,omitempty"`
 	CPU    *specs.LinuxCPU    `json:"cpu,omitempty"`
 	PIDs   *specs.LinuxPids   `json:"pids,omitempty"`
 }
 
-// newInspectedContainer reads a spec that berth has written, or had written.
+// newInspectedContainer returns the shown part of a spec.
 func newInspectedContainer(s *specs.Spec) *inspectedContainer {
 	if s.Process == nil {
 		return nil
@@ -93,15 +92,15 @@ func readSpec(path string) (*specs.Spec, error) {
 	return &spec, nil
 }
 
-// hostMounts are the bind mounts of a container that its user has asked for: neither the task's own
-// files nor those that come with devices.
+// hostMounts returns the bind mounts that the user has asked for, without the task's own files
+// and those that come with devices.
 func hostMounts(k backend.Tasks, mounts []specs.Mount) []specs.Mount {
 	return slices.DeleteFunc(slices.Clone(mounts), func(m specs.Mount) bool {
 		return m.Type != "bind" || strings.HasPrefix(m.Source, filepath.Clean(k.Data)+"/")
 	})
 }
 
-// networkOf is the kind of a container's network, as --network has it.
+// networkOf returns the kind of a container's network in the words of --network.
 func networkOf(spec *specs.Spec) string {
 	if spec.Linux == nil {
 		return ""

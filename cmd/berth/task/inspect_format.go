@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// printFormatted prints what was found by a template of --format, one after the other. Its fields are
-// those of the JSON of each, and docker's.
+// printFormatted prints each of the objects by a template of --format, whose fields are those of the
+// JSON and docker's.
 func (i inspector) printFormatted(w io.Writer, format string, found []inspected) error {
 	if format == "json" {
 		return output.PrintJSON(w, found)
@@ -43,7 +43,7 @@ func (i inspector) fieldsOf(one inspected) (map[string]any, error) {
 	}
 	all, ok := decoded.(map[string]any)
 	if !ok {
-		return nil, errors.New("what was inspected is no object")
+		return nil, errors.New("the inspected value is no JSON object")
 	}
 	switch {
 	case one.Task != nil:
@@ -54,21 +54,21 @@ func (i inspector) fieldsOf(one inspected) (map[string]any, error) {
 	return all, nil
 }
 
-// dockerFields are those fields of docker inspect that a task has something for, by docker's names
-// and in docker's forms.
+// dockerFields returns the fields of docker inspect that a task has values for, with docker's names
+// and formats.
 func (i inspector) dockerFields(t inspectedTask) map[string]any {
 	c := t.Container
 	if c == nil {
 		c = &inspectedContainer{Args: t.Command}
 	}
-	command := append(slices.Clone(c.Args), "") // there may be none
+	command := append(slices.Clone(c.Args), "") // Args may be empty
 	mounts := []map[string]any{}
 	for _, m := range hostMounts(i.store, c.Mounts) {
 		mounts = append(mounts, map[string]any{
 			"Type": m.Type, "Source": m.Source, "Destination": m.Destination, "RW": !slices.Contains(m.Options, "ro"),
 		})
 	}
-	address := map[string]any{"IPAddress": "", "Gateway": "", "MacAddress": ""} // as docker has it of the host's network
+	address := map[string]any{"IPAddress": "", "Gateway": "", "MacAddress": ""} // docker's values for the host's network
 	network := maps.Clone(address)
 	network["Ports"], network["Networks"] = map[string]any{}, map[string]any{c.Network: address}
 	return map[string]any{
@@ -99,10 +99,10 @@ func (s inspectedState) dockerFields() map[string]any {
 	}
 }
 
-// formatInstant is a time as docker inspect has it.
+// formatInstant prints a time in the format of docker inspect.
 func formatInstant(t *time.Time) string { return dereference(t).UTC().Format(time.RFC3339Nano) }
 
-// inspectFormatFlag is --format of berth inspect.
+// inspectFormatFlag returns --format of berth inspect.
 func inspectFormatFlag() cli.Flag {
 	return &cli.StringFlag{Name: "format", Aliases: []string{"f"}, Usage: "print by a Go `TEMPLATE`, as docker inspect does: '{{.State.Pid}}' or json"}
 }

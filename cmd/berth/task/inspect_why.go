@@ -35,8 +35,8 @@ func printWhy(w output.StyledWriter, found []inspected) error {
 	return printWhyNarrow(w, rows[1:])
 }
 
-// printWhyNarrow prints the rows of printWhy for a terminal: the reasons are below what they are
-// of, and the names of containers above.
+// printWhyNarrow prints the rows of printWhy for a narrow terminal: each reason below its row, and
+// the name of a container above its rows.
 func printWhyNarrow(w output.StyledWriter, rows [][]string) (err error) {
 	printIndented := func(indent int, first, text string) {
 		for _, line := range output.WrapWords(text, w.Width-indent) {

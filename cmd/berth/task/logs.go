@@ -22,18 +22,18 @@ import (
 func LogsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "logs",
-		Usage:     "show what a detached task has written",
+		Usage:     "show the output of a detached task",
 		ArgsUsage: "TASK",
-		Description: "What the task wrote to its standard output goes to standard output, and what it wrote to its standard\n" +
-			"error to standard error. The oldest of it goes when the log has reached its size: see --log-opt of berth run.\n\n" +
+		Description: "The task's standard output goes to standard output, and its standard error to standard error. The oldest\n" +
+			"output is removed when the log has reached its size: see --log-opt of berth run.\n\n" +
 			"TIME is how long ago (90s, 2h), a date (2026-01-02), a time (2026-01-02T15:04:05, with or without Z or an\n" +
 			"offset), or seconds since 1970.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "show what comes, until the task has ended"},
-			&cli.StringFlag{Name: "since", Usage: "leave out what was written before `TIME`"},
-			&cli.StringFlag{Name: "until", Usage: "leave out what was written after `TIME`"},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "show new output until the task has ended"},
+			&cli.StringFlag{Name: "since", Usage: "leave out output before `TIME`"},
+			&cli.StringFlag{Name: "until", Usage: "leave out output after `TIME`"},
 			&cli.StringFlag{Name: "tail", Aliases: []string{"n"}, Usage: "show the last `N` lines", Value: "all"},
-			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "say when each line was written"},
+			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "print the time of each line"},
 		},
 		OnUsageError: verb.WrongUsage,
 		BashComplete: backend.CompleteTasks(func(t tasks.Task) bool { return t.Detached }),
@@ -54,7 +54,7 @@ func showLog(c *cli.Context) error {
 		return err
 	}
 	if !t.Detached {
-		return fmt.Errorf("task %s isn't detached: what it writes goes to its berth run, and is kept by nobody", t.Name)
+		return fmt.Errorf("task %s isn't detached: its output goes to its berth run, and isn't logged", t.Name)
 	}
 	if t.Gang != nil {
 		return showGangLog(c, store, t, q)
@@ -70,13 +70,13 @@ func showLog(c *cli.Context) error {
 	return err
 }
 
-// warnOfLostOutput tells that nobody read what a task wrote last.
+// warnOfLostOutput prints a warning if the last output of a task may not have been logged.
 func warnOfLostOutput(k backend.Tasks, id string) {
 	t, err := k.Find(id)
 	if err != nil || t.State != tasks.Lost && (t.Exit == nil || !t.Exit.Unknown) {
 		return
 	}
-	verb.PrintError(fmt.Sprintf("task %s: %s; what it wrote last may be missing", t.Name, t.Why))
+	verb.PrintError(fmt.Sprintf("task %s: %s; its last output may be missing", t.Name, t.Why))
 }
 
 func parseQuery(c *cli.Context, now time.Time) (q logs.Query, err error) {
@@ -95,8 +95,8 @@ func parseQuery(c *cli.Context, now time.Time) (q logs.Query, err error) {
 	return q, nil
 }
 
-// parseTime reads a point in time as docker does: how long ago, a date or time (local
-// where it doesn't say), or seconds since 1970. "" is the zero time.
+// parseTime parses a point in time as docker does: a duration before now, a date or time
+// (local without an offset), or seconds since 1970. "" is the zero time.
 func parseTime(s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
@@ -115,10 +115,11 @@ func parseTime(s string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is not a time, such as 10m (ago), 2026-01-02 or 2026-01-02T15:04:05Z", s)
 }
 
-// printer writes entries of a log to where the task wrote them.
+// printer prints entries of a log to standard output or standard error, whichever the task
+// wrote to.
 type printer struct {
 	stamp bool
-	cut   map[logs.Stream]bool // the last entry was a part of a line
+	cut   map[logs.Stream]bool // the last entry of the stream was a part of a line
 	line  []byte
 }
 
@@ -140,8 +141,8 @@ func (p *printer) print(e logs.Entry) error {
 	return err
 }
 
-// showGangLog shows what all ranks of a gang have written, in the order of time; with
-// --follow, what comes is shown as it comes.
+// showGangLog prints the output of all ranks of a gang in the order of time. With --follow,
+// new output is printed as it is written.
 func showGangLog(c *cli.Context, k backend.Tasks, t tasks.Task, q logs.Query) error {
 	p := output.NewRankPrinter(*t.Gang)
 	p.Stamp = c.Bool("timestamps")
@@ -163,7 +164,7 @@ func showGangLog(c *cli.Context, k backend.Tasks, t tasks.Task, q logs.Query) er
 	return errors.Join(errs...)
 }
 
-// readRankLogs reads the logs of all ranks. A log that can't be read is as one that has ended.
+// readRankLogs reads the logs of all ranks. A log that can't be read counts as ended.
 func readRankLogs(ctx context.Context, k backend.Tasks, g tasks.Gang, q logs.Query) []<-chan output.RankEntry {
 	all := make([]<-chan output.RankEntry, len(g.Ranks))
 	for i, id := range g.Ranks {

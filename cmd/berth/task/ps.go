@@ -29,20 +29,20 @@ import (
 func PsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "ps",
-		Usage: "show tasks that run, or all",
-		Description: "FILTER is one of id=, name=REGEXP, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. Those of one\n" +
-			"kind are alternatives, but for labels, which all have to be there; a task is shown if each kind fits.\n" +
-			"Labels are the task's own, and its image's. REGEXP fits a part of the name; name=^train$ is the whole.\n\n" +
+		Usage: "list running tasks, or all",
+		Description: "FILTER is one of id=, name=REGEXP, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. A task is shown\n" +
+			"if it matches one filter of each kind that is given, and all labels. Labels are the task's and its image's.\n" +
+			"REGEXP matches a part of the name; name=^train$ matches the whole name.\n\n" +
 			"On a terminal that is too narrow for the table, images and commands are shortened, and CREATED and\n" +
 			"COMMAND are left out.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "show those too that have ended"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also show tasks that have ended"},
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print ids only"},
-			&cli.StringSliceFlag{Name: "filter", Aliases: []string{"f"}, Usage: "show what `FILTER` fits, such as name=train; can be repeated"},
+			&cli.StringSliceFlag{Name: "filter", Aliases: []string{"f"}, Usage: "show tasks that match `FILTER`, such as name=train; can be repeated"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			output.FormatFlag("ID", "Status"),
-			&cli.IntFlag{Name: "last", Aliases: []string{"n"}, Usage: "show the `N` latest, ended or not"},
-			&cli.BoolFlag{Name: "latest", Aliases: []string{"l"}, Usage: "show the latest, ended or not"},
+			&cli.IntFlag{Name: "last", Aliases: []string{"n"}, Usage: "show the `N` latest tasks, ended or not"},
+			&cli.BoolFlag{Name: "latest", Aliases: []string{"l"}, Usage: "show the latest task, ended or not"},
 			&cli.BoolFlag{Name: "no-trunc", Usage: "show images, commands and all columns in full"},
 		},
 		OnUsageError: verb.WrongUsage,
@@ -91,18 +91,18 @@ func runPs(c *cli.Context) error {
 	return errors.Join(err, broken)
 }
 
-// listed is a task as berth ps --json has it.
+// listed is a task in the output of berth ps --json.
 type listed struct {
 	tasks.Task
-	// GPUs are the indexes of the devices that it holds now.
+	// GPUs are the indexes of the devices that the task holds now.
 	GPUs []string `json:"gpus"`
-	// LostGPUs are those of them that can't be used any more.
+	// LostGPUs are the lost ones of them.
 	LostGPUs []string `json:"lost_gpus,omitempty"`
-	// Ends is when --timeout ends it.
+	// Ends is when --timeout ends the task.
 	Ends *time.Time `json:"ends,omitempty"`
 }
 
-// formatGPUs is the cell of the table.
+// formatGPUs returns the cell of the column GPU.
 func (t listed) formatGPUs() string {
 	if len(t.LostGPUs) == 0 {
 		return output.OrDash(strings.Join(t.GPUs, ","))
@@ -110,16 +110,16 @@ func (t listed) formatGPUs() string {
 	return strings.Join(t.GPUs, ",") + " (" + strings.Join(t.LostGPUs, ",") + " lost)"
 }
 
-// listing is what berth ps shows.
+// listing is the input of the table of berth ps.
 type listing struct {
 	tasks []listed
 	now   time.Time
-	held  map[string]ledger.Lease // by id
-	lost  map[string]string       // why GPUs can't be used, by UUID
-	full  bool                    // commands are shown whole
+	held  map[string]ledger.Lease // leases by id
+	lost  map[string]string       // the reasons of lost GPUs by UUID
+	full  bool                    // cells aren't cut
 }
 
-// readHeldLeases is who holds what. A ledger that can't be read keeps nobody from seeing tasks.
+// readHeldLeases returns the leases by id, none if the ledger can't be read.
 func readHeldLeases(conf berth.Config) map[string]ledger.Lease {
 	held := map[string]ledger.Lease{}
 	node, err := berth.Open(conf)
@@ -136,7 +136,7 @@ func readHeldLeases(conf berth.Config) map[string]ledger.Lease {
 	return held
 }
 
-// lostGPUs returns why GPUs can't be used, by UUID; nothing where that can't be found out.
+// lostGPUs returns the reasons of lost GPUs by UUID, none if that is unknown.
 func lostGPUs(conf berth.Config) map[string]string {
 	node, err := berth.Open(conf)
 	if err != nil {
@@ -145,7 +145,7 @@ func lostGPUs(conf berth.Config) map[string]string {
 	return node.LostGPUs()
 }
 
-// lostDevices lists the devices that can't be used any more.
+// lostDevices returns the indexes of devices that are lost.
 func (l listing) lostDevices(devices []gpu.Device) []string {
 	var lost []gpu.Device
 	for _, d := range devices {
@@ -159,8 +159,8 @@ func (l listing) lostDevices(devices []gpu.Device) []string {
 	return output.ListIndexes(lost)
 }
 
-// devicesOf lists what a task holds that hasn't ended: of the lease of a berth alloc around
-// it, its own part.
+// devicesOf returns the devices of a task that hasn't ended: its own part of the lease, which
+// can be that of a berth alloc around it.
 func (l listing) devicesOf(t tasks.Task) []gpu.Device {
 	if t.State == tasks.Exited || t.State == tasks.Lost {
 		return nil
@@ -174,7 +174,7 @@ func (l listing) devicesOf(t tasks.Task) []gpu.Device {
 	return own
 }
 
-// chooseTasks leaves what was asked for.
+// chooseTasks removes the tasks that the flags don't ask for.
 func (l *listing) chooseTasks(c *cli.Context, filters filters, all bool) {
 	last := c.Int("last")
 	if c.Bool("latest") {
@@ -193,7 +193,7 @@ func (l *listing) chooseTasks(c *cli.Context, filters filters, all bool) {
 	l.tasks = gatherRanks(kept)
 }
 
-// gatherRanks puts the ranks of a gang right behind it, by rank.
+// gatherRanks moves the ranks of each gang behind the gang, in the order of their numbers.
 func gatherRanks(all []listed) []listed {
 	ranks := map[string][]listed{}
 	for _, t := range all {
@@ -222,7 +222,7 @@ func gatherRanks(all []listed) []listed {
 
 func (l listing) printIDs(w io.Writer) error {
 	for _, t := range l.tasks {
-		if t.Member != nil { // its gang stands for it
+		if t.Member != nil { // the id of the gang is printed
 			continue
 		}
 		if _, err := fmt.Fprintln(w, t.ID); err != nil {
@@ -232,7 +232,7 @@ func (l listing) printIDs(w io.Writer) error {
 	return nil
 }
 
-// print writes the table, narrowed to a terminal of so many columns; 0 is no terminal.
+// print writes the table, narrowed to width columns; 0 means no terminal.
 func (l listing) print(w io.Writer, width int) error {
 	rows := [][]string{{"ID", "IMAGE", "COMMAND", "CREATED", "STATUS", "GPUS", "NAME"}}
 	for _, t := range l.tasks {
@@ -268,7 +268,7 @@ func cutCommand(cell string, most int) string {
 	return output.CutRight(cell, most)
 }
 
-// showCommand is the cell of the table.
+// showCommand returns the cell of the column COMMAND.
 func (l listing) showCommand(t listed) string {
 	if t.Gang != nil {
 		return fmt.Sprintf("gang of %d", len(t.Gang.Ranks))
@@ -276,7 +276,7 @@ func (l listing) showCommand(t listed) string {
 	return `"` + l.shorten(strings.Join(t.Command, " "), 20) + `"`
 }
 
-// showImage is the cell of the table.
+// showImage returns the cell of the column IMAGE.
 func (l listing) showImage(t listed) string {
 	if l.full {
 		return output.MakePrintable(t.Image)
@@ -284,7 +284,7 @@ func (l listing) showImage(t listed) string {
 	return output.CutLeft(t.Image, 32)
 }
 
-// shorten is CutRight unless commands are shown whole.
+// shorten is [output.CutRight] unless cells aren't cut.
 func (l listing) shorten(text string, most int) string {
 	if l.full {
 		return output.MakePrintable(text)
@@ -292,7 +292,7 @@ func (l listing) shorten(text string, most int) string {
 	return output.CutRight(text, most)
 }
 
-// filters are values by their kind.
+// filters are the values of filters by kind.
 type filters map[string][]string
 
 func parseFilters(words []string) (filters, error) {
@@ -307,7 +307,7 @@ func parseFilters(words []string) (filters, error) {
 		case !slices.Contains(kinds, kind):
 			return nil, verb.UnknownFilter(kind, kinds)
 		case !ok:
-			return nil, fmt.Errorf("filter %q is without a value: %s=VALUE", kind, kind)
+			return nil, fmt.Errorf("filter %q has no value: %s=VALUE", kind, kind)
 		case kind == "status" && !slices.Contains(stateNames(), value):
 			return nil, fmt.Errorf("there is no status %q%s: %s are known", value, spell.Suggestion(value, stateNames()...), strings.Join(stateNames(), ", "))
 		case kind == "exited":
@@ -331,7 +331,7 @@ func stateNames() (words []string) {
 	return words
 }
 
-// matches says whether each kind has a value that fits, and all labels do.
+// matches reports whether a task matches a value of each kind, and all labels.
 func (f filters) matches(t listed) bool {
 	for kind, values := range f {
 		if kind == "label" {
@@ -353,7 +353,7 @@ func matchesFilter(t listed, kind, value string) bool {
 		return strings.HasPrefix(t.ID, value)
 	case "name":
 		pattern, err := regexp.Compile(value)
-		return err == nil && (pattern.MatchString(t.Name) || pattern.MatchString("/"+t.Name)) // docker's begin with a slash
+		return err == nil && (pattern.MatchString(t.Name) || pattern.MatchString("/"+t.Name)) // docker's names begin with a slash
 	case "image":
 		return strings.Contains(t.Image, value)
 	case "status":

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// taskColumns are docker's fields of ps --format, and berth's own.
+// taskColumns returns docker's fields of ps --format, and berth's own.
 func taskColumns() []output.Column {
 	return []output.Column{
 		{Name: "ID", Heading: "CONTAINER ID"},
@@ -57,7 +57,7 @@ func (l listing) printFormatted(ctx context.Context, w io.Writer, format string,
 	return output.PrintRows(w, format, taskColumns(), rows)
 }
 
-// fieldsOf are the fields of a task that follow from its record.
+// fieldsOf returns the fields of a task that follow from its record.
 func (l listing) fieldsOf(t listed) output.Fields {
 	f := output.Fields{}
 	for _, c := range taskColumns() {
@@ -68,7 +68,7 @@ func (l listing) fieldsOf(t listed) output.Fields {
 		f["Status"] = t.String()
 		return f
 	}
-	// Docker puts words with spaces between quotes.
+	// Docker quotes words with spaces.
 	t.Command = slices.Clone(t.Command)
 	for i, word := range t.Command {
 		if strings.Contains(word, " ") {
@@ -82,8 +82,8 @@ func (l listing) fieldsOf(t listed) output.Fields {
 	return f
 }
 
-// showMounts lists the directories of the host that a task's container has, and its network; nothing
-// where its bundle is gone.
+// showMounts returns the directories of the host in a task's container, and its network; "" if the
+// bundle is gone.
 func (l listing) showMounts(k backend.Tasks, t tasks.Task) (mounts, network string) {
 	spec, err := readSpec(filepath.Join(k.Path(t.ID, "bundle"), "config.json"))
 	if err != nil {

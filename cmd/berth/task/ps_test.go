@@ -102,7 +102,7 @@ func TestFilters(t *testing.T) {
 	for word, want := range map[string]string{
 		"nmae=x":        `there is no filter "nmae" (did you mean name?)`,
 		"status=runing": `there is no status "runing" (did you mean running?)`,
-		"name":          `filter "name" is without a value: name=VALUE`,
+		"name":          `filter "name" has no value: name=VALUE`,
 		"exited=x":      `filter exited=x: not an exit code`,
 		"name=(x":       "filter name=(x: error parsing regexp: missing closing )",
 	} {

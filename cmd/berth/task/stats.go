@@ -30,11 +30,11 @@ import (
 func StatsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "stats",
-		Usage:     "show what running tasks use",
+		Usage:     "show the resource usage of running tasks",
 		ArgsUsage: "[TASK…]",
-		Description: "CPU % is of one CPU, and of the last second; MEMORY is without what the kernel would drop at once.\n" +
-			"What no controller of the cgroup counts is -.\n" +
-			"GPU % and GPU MEMORY are those of the leased devices, of several of them the mean and the sum.\n" +
+		Description: "CPU % is in percent of one CPU, measured over a second; MEMORY is without the page cache that the kernel\n" +
+			"can drop at once. Values that no controller of the cgroup counts are -.\n" +
+			"GPU % is the mean and GPU MEMORY the sum over the leased devices.\n" +
 			"On a terminal that is too narrow for the table, MEM %, ID and BLOCK I/O are left out.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON, an array in each line"},
@@ -47,7 +47,7 @@ func StatsCommand() *cli.Command {
 	}
 }
 
-// statsEvery is how long a measurement lasts.
+// statsEvery is the duration of a measurement.
 const statsEvery = time.Second
 
 func runStats(c *cli.Context) error {
@@ -94,12 +94,12 @@ func runStats(c *cli.Context) error {
 			return err
 		}
 		if len(all) == 0 && len(s.words) > 0 {
-			return nil // all that were asked for have ended
+			return nil // all named tasks have ended
 		}
 	}
 }
 
-// readHeldDevices are the devices of all leases.
+// readHeldDevices returns the devices of all leases by the lease's id.
 func readHeldDevices(conf berth.Config) map[string][]gpu.Device {
 	all := map[string][]gpu.Device{}
 	for id, l := range readHeldLeases(conf) {
@@ -114,7 +114,7 @@ type usage struct {
 	Name string `json:"name"`
 	// CPU in percent of one CPU.
 	CPU          float64     `json:"cpu_percent"`
-	Memory       uint64      `json:"memory,omitempty"` // as PIDs, left out where nobody counts it
+	Memory       uint64      `json:"memory,omitempty"` // left out without a memory controller, as PIDs without a pids controller
 	MemoryLimit  uint64      `json:"memory_limit"`
 	PIDs         uint64      `json:"pids,omitempty"`
 	PIDLimit     uint64      `json:"pids_limit,omitempty"`
@@ -126,14 +126,14 @@ type usage struct {
 // sampler measures tasks.
 type sampler struct {
 	store backend.Tasks
-	words []string // none: all that run
+	words []string // the names of tasks; empty for all running ones
 	held  func() map[string][]gpu.Device
 	gauge *probe.Gauge
-	// blind says that the devices can't be asked; that isn't tried again and again.
-	blind bool
+	// failed means that a call of NVML has failed, so that it isn't repeated.
+	failed bool
 }
 
-// listTasks finds the tasks. One that was named has to be there at first.
+// listTasks returns the running tasks to measure. A named task has to exist at the first call.
 func (s *sampler) listTasks() (found []tasks.Task, err error) {
 	if len(s.words) == 0 {
 		all, err := s.store.ListUnended()
@@ -160,7 +160,8 @@ func (s *sampler) listTasks() (found []tasks.Task, err error) {
 	return found, nil
 }
 
-// measureAll takes two looks at what runs; what ends in between is left out.
+// measureAll measures the running tasks at the beginning and at the end of statsEvery. Tasks
+// that end meanwhile are left out.
 func (s *sampler) measureAll(ctx context.Context) ([]usage, error) {
 	list, err := s.listTasks()
 	if err != nil && !errors.Is(err, control.ErrNotRunning) && !isNotFound(err) {
@@ -168,7 +169,7 @@ func (s *sampler) measureAll(ctx context.Context) ([]usage, error) {
 	}
 	before := make([]control.Sample, len(list))
 	for i, t := range list {
-		before[i], _ = control.Measure(t) // what is gone now is gone then
+		before[i], _ = control.Measure(t) // the second measurement reports errors
 	}
 	select {
 	case <-ctx.Done():
@@ -194,7 +195,7 @@ func (s *sampler) measureAll(ctx context.Context) ([]usage, error) {
 	return all, nil
 }
 
-// measureDevices asks the driver. One that can't be asked keeps nobody from seeing the rest.
+// measureDevices measures devices with NVML. An error is printed, and NVML isn't called again.
 func (s *sampler) measureDevices(ctx context.Context, devices []gpu.Device) []probe.Use {
 	var uuids []string
 	for _, d := range devices {
@@ -202,18 +203,18 @@ func (s *sampler) measureDevices(ctx context.Context, devices []gpu.Device) []pr
 			uuids = append(uuids, d.UUID)
 		}
 	}
-	if s.blind || len(uuids) == 0 {
+	if s.failed || len(uuids) == 0 {
 		return nil
 	}
 	uses, err := s.gauge.Measure(ctx, uuids)
 	if err != nil && ctx.Err() == nil {
-		s.blind = true
+		s.failed = true
 		verb.PrintError(err.Error())
 	}
 	return uses
 }
 
-// printStats writes the table, narrowed to a terminal of so many columns; 0 is no terminal.
+// printStats writes the table, narrowed to width columns; 0 means no terminal.
 func printStats(w io.Writer, all []usage, width int) error {
 	rows := [][]string{{"ID", "NAME", "CPU %", "MEMORY", "MEM %", "BLOCK I/O", "PIDS", "GPU %", "GPU MEMORY"}}
 	for _, u := range all {
@@ -248,8 +249,8 @@ func joinSizes(cell string, _ int) string {
 	return used + "/" + all
 }
 
-// formatCounts is what is known of memory and processes: what runs has some of both, unless
-// nobody counts them.
+// formatCounts returns the cells of memory and processes. 0 means that no controller counts
+// them, because a running task has some of both.
 func (u usage) formatCounts() (memory, part, pids string) {
 	memory, part, pids = "-", "-", "-"
 	if u.Memory > 0 {
@@ -262,7 +263,7 @@ func (u usage) formatCounts() (memory, part, pids string) {
 	return memory, part, pids
 }
 
-// formatGPUs sums the devices up.
+// formatGPUs returns the mean utilisation and the sum of the memory of the devices.
 func (u usage) formatGPUs() (busy, memory string) {
 	var percent, told int
 	var used, total uint64
@@ -282,7 +283,7 @@ func (u usage) formatGPUs() (busy, memory string) {
 	return busy, memory
 }
 
-// formatBytes prints bytes in the largest unit of which there is one.
+// formatBytes prints bytes in the largest binary unit that isn't larger than the value.
 func formatBytes(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
 	value, i := float64(n), 0

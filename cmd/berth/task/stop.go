@@ -17,12 +17,12 @@ import (
 func StopCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "stop",
-		Usage:     "end tasks: ask first, kill later",
+		Usage:     "stop tasks by a signal, and kill them after a grace period",
 		ArgsUsage: "TASK…",
-		Description: "Each task is sent its stop signal, which is SIGTERM unless its image or berth run says another one,\n" +
-			"and SIGKILL when it hasn't ended after some time. It isn't started again, whatever its --restart says.\n" +
-			"A task whose first process doesn't handle the signal is killed at once: it would never notice.",
-		Flags:        []cli.Flag{&cli.IntFlag{Name: "time", Aliases: []string{"timeout", "t"}, Usage: "kill after `SECONDS`, -1 is never (default: what berth run said, or 10)"}},
+		Description: "Each task gets its stop signal, which is SIGTERM unless its image or berth run sets another one, and\n" +
+			"SIGKILL when it hasn't ended after the grace period. It isn't restarted, whatever its --restart says.\n" +
+			"A task whose first process doesn't handle the signal is killed at once: the kernel drops the signal.",
+		Flags:        []cli.Flag{&cli.IntFlag{Name: "time", Aliases: []string{"timeout", "t"}, Usage: "kill after `SECONDS`, -1 means never (default: --stop-timeout of berth run, or 10)"}},
 		OnUsageError: verb.WrongUsage,
 		BashComplete: backend.CompleteTasks(backend.IsUnfinished),
 		Action:       stopTasks,
@@ -30,7 +30,7 @@ func StopCommand() *cli.Command {
 }
 
 func stopTasks(c *cli.Context) error {
-	grace := time.Duration(-1) // the task's own
+	grace := time.Duration(-1) // the task's own grace period
 	switch seconds := c.Int("time"); {
 	case c.IsSet("time") && seconds < 0:
 		grace = control.ForEver
@@ -90,8 +90,8 @@ func RmCommand() *cli.Command {
 		Usage:     "remove tasks that have ended: their log, exit code and files",
 		ArgsUsage: "TASK…",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "kill those that still run, and say nothing of those that don't exist"},
-			&cli.BoolFlag{Name: "volumes", Aliases: []string{"v"}, Usage: "remove what the task wrote, as is always done; directories of the host stay"},
+			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "kill tasks that still run, and ignore names that don't exist"},
+			&cli.BoolFlag{Name: "volumes", Aliases: []string{"v"}, Usage: "for scripts of docker: files of the task are always removed, directories of the host never"},
 		},
 		BashComplete: backend.CompleteTasks(backend.AnyTask),
 		OnUsageError: verb.WrongUsage,

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// ReadEnv reads --env-file and --env, whose entries replace those of files. lookUp has the values of
-// variables that are given by their name alone.
+// ReadEnv reads --env-file and --env, whose entries replace those of files. lookUp returns the values of
+// variables that are given by name alone.
 func ReadEnv(c *cli.Context, lookUp func(string) (string, bool)) (all []string, err error) {
 	for _, path := range c.StringSlice("env-file") {
 		entries, err := ReadEntries("env-file", path, lookUp)
@@ -28,7 +28,7 @@ func ReadEnv(c *cli.Context, lookUp func(string) (string, bool)) (all []string, 
 			case !ok && !isVariableName(kv):
 				return nil, fmt.Errorf("--env %s: a variable is NAME=VALUE, or NAME to pass it on; --cleanenv (Apptainer's -e) isn't needed, for a task has the image's environment alone", kv)
 			case !ok:
-				continue // as docker does: what isn't set here isn't set there
+				continue // a variable that isn't set here is left out, as docker does
 			}
 			kv += "=" + value
 		}
@@ -43,8 +43,8 @@ func isVariableName(name string) bool {
 	return name != "" && strings.Trim(name, letters+"0123456789") == "" && strings.Contains(letters, name[:1])
 }
 
-// ReadEntries reads a file of NAME=VALUE lines that flag names. lookup has the values of names alone; nil takes
-// them as they are.
+// ReadEntries reads the file of NAME=VALUE lines that a flag names. lookup returns the values of names alone; with
+// nil a name alone is kept.
 func ReadEntries(flag, path string, lookup func(string) (string, bool)) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {

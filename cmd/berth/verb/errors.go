@@ -1,5 +1,5 @@
-// Package verb has what all verbs of berth share: the configuration and the node that a command line names, its
-// errors with their exit codes and advice, signals, and what refuses a wrong command line or a user who isn't root.
+// Package verb is shared by all verbs of berth: it opens the configuration and the node that a command line names,
+// gives errors exit codes and advice, handles signals, and refuses wrong command lines and users who aren't root.
 //
 // It prints nothing but errors, and doesn't import the packages of verbs or package output.
 package verb
@@ -27,8 +27,8 @@ func (e UsageError) Error() string { return e.Err.Error() }
 
 func (e UsageError) Unwrap() error { return e.Err }
 
-// ExitError carries an exit code of its own; Err may be nil when the command
-// that berth ran has already said what there was to say.
+// ExitError is an error with an exit code. Err is nil if the command that berth ran has
+// already printed its error.
 type ExitError struct {
 	Code int
 	Err  error
@@ -43,11 +43,11 @@ func (e ExitError) Error() string {
 
 func (e ExitError) Unwrap() error { return e.Err }
 
-// WithCode gives an error an exit code of its own, see ExitError.
+// WithCode returns err with an exit code, see [ExitError].
 func WithCode(code int, err error) error { return ExitError{code, err} }
 
-// WrongUsage rephrases what the flag parser says: double dashes, the nearest flag,
-// and where the usage is. For run and alloc it is berth's failure, as docker has it.
+// WrongUsage rewrites an error of the flag parser: with double dashes, the nearest flag, and
+// the command that prints the usage. For run, exec and alloc it has docker's exit code 125.
 func WrongUsage(c *cli.Context, err error, _ bool) error {
 	text, flags := writeLongFlags(err.Error()), c.App.Flags
 	if c.Command != nil && c.Command.Name != "berth" {
@@ -70,16 +70,16 @@ func WrongUsage(c *cli.Context, err error, _ bool) error {
 	return WrongCommandLine(c, text)
 }
 
-// WrongCommandLine is a mistake on the command line of the verb that c is about.
+// WrongCommandLine returns the error of a wrong command line of c's verb.
 func WrongCommandLine(c *cli.Context, text string) error {
 	verb := "berth"
 	if c.Command != nil && c.Command.HelpName != "" {
-		verb = c.Command.HelpName // with the verbs above it
+		verb = c.Command.HelpName // with its parent verbs
 	}
 	return NewUsageError(c, fmt.Sprintf("%s; %s --help shows the usage", text, verb))
 }
 
-// NewUsageError: for run, exec and alloc it is berth's failure.
+// NewUsageError returns a usage error, for run, exec and alloc with the exit code 125.
 func NewUsageError(c *cli.Context, text string) error {
 	err := UsageError{Err: errors.New(text)}
 	if c.Command != nil && TakesCommand(c.Command) {
@@ -88,7 +88,7 @@ func NewUsageError(c *cli.Context, text string) error {
 	return err
 }
 
-// NameRequest names the request in an error that begins with its words.
+// NameRequest puts "request" before an error that begins with a request.
 func NameRequest(err error) error {
 	var busy *ledger.BusyError
 	var match *match.Error
@@ -117,11 +117,11 @@ func writeLongFlags(text string) string {
 	return strings.Join(words, " ")
 }
 
-// PrintError prints a line about something that failed. Every such line of berth's goes
-// through it, for strangers have written parts of them: names, commands, registries' answers.
+// PrintError prints an error or a warning to standard error as one line. All of berth's verbs
+// use it, because it escapes untrusted text: names, commands, replies of registries.
 func PrintError(line string) { fmt.Fprintln(os.Stderr, printable.Line("berth: "+line)) }
 
-// longNames lists flags as they are typed.
+// longNames returns the long names of flags with their dashes.
 func longNames(flags []cli.Flag) (names []string) {
 	for _, f := range flags {
 		for _, name := range f.Names() {
@@ -133,7 +133,7 @@ func longNames(flags []cli.Flag) (names []string) {
 	return names
 }
 
-// WithBerthCode gives errors of run and alloc the code 125 unless they have their own.
+// WithBerthCode gives an error the exit code 125 unless it has one.
 func WithBerthCode(err error) error {
 	var exit ExitError
 	if err == nil || errors.As(err, &exit) {

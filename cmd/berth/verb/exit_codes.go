@@ -6,8 +6,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// Exit codes, besides a command's own. The table is in the help and the man page. Those that a
-// task's record has too are package supervise's.
+// Exit codes of berth itself. Those that the record of a task can have are defined in package
+// supervise. The table of exit codes is part of the help and the man page.
 const (
 	ExitFailure  = 1 // berth could not do what was asked
 	ExitUsage    = 2 // the command line is wrong
@@ -27,7 +27,7 @@ type exitCode struct {
 func ExitCodes() []exitCode {
 	return []exitCode{
 		{0, "success"},
-		{ExitFailure, "berth could not do it"},
+		{ExitFailure, "failure"},
 		{ExitUsage, "wrong usage (125 of run, exec and alloc)"},
 		{ExitBusy, "the devices are busy (no --wait, or it timed out)"},
 		{ExitBerth, "run, exec, alloc: berth failed before the command started"},
@@ -36,10 +36,10 @@ func ExitCodes() []exitCode {
 	}
 }
 
-// OwnCodes is what the table can't list.
-const OwnCodes = "Otherwise run, exec and alloc end with the command's own code, or 128 and the signal's number."
+// OwnCodes is the line below the table.
+const OwnCodes = "Otherwise run, exec and alloc end with the command's own code, or 128 plus the signal's number."
 
-// ExitTable returns the table as the help has it.
+// ExitTable returns the table as text for the help.
 func ExitTable() string {
 	text := "Exit codes:\n"
 	for _, e := range ExitCodes() {

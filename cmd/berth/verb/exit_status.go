@@ -25,8 +25,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// ExitStatus turns an error into the exit code and the one line for a person: the
-// culprit, and the way out.
+// ExitStatus returns the exit code of an error, and the line to print: the error with its
+// advice. The line is "" if there is nothing to print.
 func ExitStatus(err error) (int, string) {
 	code := ExitFailure
 	var exit ExitError
@@ -55,7 +55,7 @@ func adviceFor(err error) string {
 	case errors.As(err, &full):
 		return full.advice()
 	case NeedHost() != nil && (errors.Is(err, ledger.ErrOwnership) || errors.Is(err, fs.ErrPermission)):
-		return "; " + NeedHost().Error() // the host's root has another number here
+		return "; " + NeedHost().Error() // root of the host has another uid here
 	case errors.As(err, &missing):
 		return "; " + interpreterAdvice(path.Base(missing.Interpreter))
 	case errors.As(err, &busy) && busy.Waited > 0, errors.Is(err, engine.ErrWaited):
@@ -65,17 +65,17 @@ func adviceFor(err error) string {
 	case errors.Is(err, match.ErrLost):
 		return "; see berth gpus, and the kernel's log for the reason"
 	case errors.Is(err, match.ErrUnknown), errors.Is(err, match.ErrTooMany):
-		return "; berth gpus shows what there is"
+		return "; berth gpus lists the node's devices"
 	case errors.As(err, &held) && !errors.Is(err, lock.ErrForeign):
-		return "; berth repair --break-lock ends a process of berth's that was stopped"
+		return "; berth repair --break-lock ends a stopped process of berth's"
 	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, berth.ErrLedgerLost):
-		return "; berth repair rebuilds it from what runs"
+		return "; berth repair rebuilds it from the running holders"
 	case errors.Is(err, ledger.ErrOwnership):
-		return "; berth repair takes it back and rebuilds it from what runs"
+		return "; berth repair takes its ownership back and rebuilds it from the running holders"
 	case errors.Is(err, ledger.ErrFuture):
-		return "; install that version again, or newer"
+		return "; install that version or a newer one"
 	case errors.Is(err, ledger.ErrNotFound):
-		return "; berth leases shows those that there are"
+		return "; berth leases lists all leases"
 	case errors.Is(err, berth.ErrNoDriver):
 		return "; load the NVIDIA driver, or set host.driver_root in " + berth.ConfigPath
 	case errors.Is(err, launcher.ErrNoRuntime):
@@ -83,11 +83,11 @@ func adviceFor(err error) string {
 	case errors.Is(err, overlay.ErrUpper):
 		return "; set data in " + berth.ConfigPath + " to a directory on ext4, xfs, btrfs or tmpfs"
 	case errors.Is(err, image.ErrNoImage):
-		return "; berth pull NAME gets an image of a registry, and berth images shows those that are here"
+		return "; berth pull NAME pulls an image, and berth images lists pulled images"
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		return "; this needs root: use sudo"
 	case (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOSYS)) && hasSystemCallFilter():
-		return "; a system call filter (seccomp) that berth was started under may withhold it"
+		return "; the system call filter (seccomp) of this process may forbid it"
 	case errors.Is(err, unix.ENOSYS):
 		return "; berth needs Linux 5.12 or newer"
 	}
@@ -101,7 +101,7 @@ func hasSystemCallFilter() bool {
 	return err == nil && mode == filters
 }
 
-// imageAdvice is for pulls and for what keeps images.
+// imageAdvice returns the advice for an error of a pull or of the image store, "" if there is none.
 func imageAdvice(err error) string {
 	switch {
 	case errors.Is(err, registry.ErrDenied):
@@ -111,13 +111,13 @@ func imageAdvice(err error) string {
 	case errors.Is(err, registry.ErrPlain):
 		return "; its directory in /etc/containerd/certs.d can allow plain HTTP, with server = \"http://…\" in hosts.toml"
 	case errors.Is(err, registry.ErrCertificate):
-		return "; its authority belongs into /etc/containerd/certs.d/REGISTRY/ca.crt"
+		return "; put its CA certificate into /etc/containerd/certs.d/REGISTRY/ca.crt"
 	case errors.Is(err, registry.ErrUnknownHost):
 		return "; check the name, DNS and, behind a proxy, HTTPS_PROXY"
 	case errors.Is(err, registry.ErrUnreachable):
 		return "; check its address and port, and that it runs"
 	case errors.Is(err, image.ErrNotHere):
-		return "; berth pull gets it, and berth images shows those that are here"
+		return "; berth pull pulls it, and berth images lists pulled images"
 	case errors.Is(err, image.ErrPlatform):
 		return "; docker build --platform linux/" + runtime.GOARCH + " makes one for this machine, and --platform takes another one that there is"
 	case errors.Is(err, image.ErrUsed):
@@ -130,18 +130,18 @@ func imageAdvice(err error) string {
 	return taskAdvice(err)
 }
 
-// interpreterAdvice says where the program comes from that a command is started with.
+// interpreterAdvice returns the advice for a command whose interpreter or loader is missing.
 func interpreterAdvice(name string) string {
 	switch {
 	case strings.HasPrefix(name, "ld-linux"), strings.HasPrefix(name, "ld64.so"):
-		return "take an image with glibc, such as one of Debian or Ubuntu"
+		return "use an image with glibc, such as one of Debian or Ubuntu"
 	case strings.HasPrefix(name, "ld-musl"):
-		return "take an image with musl, such as one of Alpine"
+		return "use an image with musl, such as one of Alpine"
 	}
-	return "take an image that has it, or bring it in with -v"
+	return "use an image that has it, or mount it with -v"
 }
 
-// taskAdvice is what to do about an error of a task, "" if nothing is known.
+// taskAdvice returns the advice for an error of a task, "" if there is none.
 func taskAdvice(err error) string {
 	var broken *tasks.BrokenError
 	switch {
@@ -157,7 +157,7 @@ func taskAdvice(err error) string {
 	return ""
 }
 
-// DiskFull is an error of a full disk, with the task that has written the most.
+// DiskFull is the error of a full disk with the task that has written the most.
 type DiskFull struct {
 	Err     error
 	Largest string // "" if no task has written much
@@ -167,7 +167,7 @@ func (e DiskFull) Error() string { return e.Err.Error() }
 
 func (e DiskFull) Unwrap() error { return e.Err }
 
-// advice is the way out, as the end of a sentence.
+// advice returns the end of the error's line.
 func (e DiskFull) advice() string {
 	if e.Largest == "" {
 		return "; berth prune --all frees what no task uses"
@@ -175,7 +175,8 @@ func (e DiskFull) advice() string {
 	return "; berth prune --all frees what no task uses, and " + e.Largest + ": see berth system df -v"
 }
 
-// IsDiskFull also knows errors that other processes have told as text.
+// IsDiskFull reports whether an error is that of a full disk. It also recognises the text,
+// for errors of other processes.
 func IsDiskFull(err error) bool {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return true

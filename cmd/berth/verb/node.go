@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth"
 )
 
-// OnNode is the action of a verb that takes no argument and looks at the node.
+// OnNode returns the action of a verb that takes no arguments and reads the node.
 func OnNode(action func(*cli.Context, *berth.Node) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		if err := CheckNoArguments(c); err != nil {
@@ -25,7 +25,7 @@ func OnNode(action func(*cli.Context, *berth.Node) error) cli.ActionFunc {
 	}
 }
 
-// OnHost is the action of a verb that takes no argument and changes what is the host's.
+// OnHost returns the action of a verb that takes no arguments and changes the host: it needs root.
 func OnHost(action func(*cli.Context, berth.Config) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		if err := CheckNoArguments(c); err != nil {
@@ -42,7 +42,7 @@ func OnHost(action func(*cli.Context, berth.Config) error) cli.ActionFunc {
 	}
 }
 
-// OpenNode reads the configuration.
+// OpenNode opens the node of the configuration that the command line names.
 func OpenNode(c *cli.Context) (*berth.Node, error) {
 	conf, err := LoadConfig(c)
 	if err != nil {

@@ -12,28 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Interrupted is why the program's context ended.
+// Interrupted is the cause of a context of [WithInterrupts] that a signal has ended.
 type Interrupted struct{ Signal syscall.Signal }
 
 func (i Interrupted) Error() string { return fmt.Sprintf("interrupted (%s)", i.Signal) }
 
-// interruptsKey is the key of the context's value that ends the collection of signals.
+// interruptsKey is the context key of the function that ends the collection of signals.
 type interruptsKey struct{}
 
-// WithInterrupts returns a context that ends at the first signal that asks to end,
-// with interrupted as its cause.
+// WithInterrupts returns a context that ends at the first signal that ends a program, with
+// [Interrupted] as its cause.
 func WithInterrupts() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(signals, withoutIgnored(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)...)
 	go func() {
 		for s := range signals {
-			cancel(Interrupted{s.(syscall.Signal)}) // there are no others on this system
+			cancel(Interrupted{s.(syscall.Signal)}) // all signals are of this type on Linux
 		}
 		close(done)
 	}()
 	settle := sync.OnceFunc(func() {
-		signal.Stop(signals) // it waits for signals that are being delivered
+		signal.Stop(signals) // Stop waits for signals that are being delivered
 		close(signals)
 		<-done
 	})
@@ -52,8 +52,8 @@ func SettleInterrupts(ctx context.Context) {
 	}
 }
 
-// withoutIgnored leaves out signals that this process was started with ignored, as nohup
-// does: signal.Notify would stop ignoring them.
+// withoutIgnored leaves out signals that were ignored when this process started, as under
+// nohup: signal.Notify would end that.
 func withoutIgnored(signals ...syscall.Signal) (list []os.Signal) {
 	for _, s := range signals {
 		if !signal.Ignored(s) {
@@ -63,18 +63,19 @@ func withoutIgnored(signals ...syscall.Signal) (list []os.Signal) {
 	return list
 }
 
-// ForwardedSignals are the signals that alloc passes on: those that people and job
-// runners send. Those that stop a job at a terminal act on berth itself as they
-// act on the command, or the shell would wait for it.
+// ForwardedSignals returns the signals that alloc, attach and a gang in the foreground pass on.
+// Signals that stop a job at a terminal aren't among them: they have to stop berth too, or the
+// shell would wait for it.
 func ForwardedSignals() []os.Signal {
 	return withoutIgnored(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
 		unix.SIGALRM, unix.SIGVTALRM, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ)
 }
 
-// InterruptCounter holds the times of the last two presses of ^C.
+// InterruptCounter has the times of the last two SIGINTs. Its zero value has none.
 type InterruptCounter [2]time.Time
 
-// IsThird: pressed three times within two seconds, ^C isn't only meant for the task.
+// IsThird records a SIGINT and reports whether it is the third within two seconds: then the
+// user wants to end berth and not only the task.
 func (i *InterruptCounter) IsThird(now time.Time) bool {
 	first := i[0]
 	i[0], i[1] = i[1], now

@@ -1,4 +1,4 @@
-// Package verbtest has what tests of several packages of verbs share.
+// Package verbtest is shared by the tests of the packages of verbs.
 package verbtest
 
 import (

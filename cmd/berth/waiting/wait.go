@@ -1,5 +1,5 @@
-// Package waiting has what the verbs share that take a lease: the help about requests, --wait and --no-wait, and
-// the lines on standard error about what a request waits for.
+// Package waiting is shared by the verbs that take a lease: it has the help about requests, --wait and --no-wait, and
+// prints to standard error what a request waits for.
 package waiting
 
 import (
@@ -29,10 +29,10 @@ const RequestHelp = `REQUEST is one of
   2,mem>=40G       a condition
   2,nics=auto      and the NICs near them; or a count, or names: nics=mlx5_0+mlx5_3`
 
-// waitTime is the value of --wait: a flag that may have a duration or not.
+// waitTime is the value of --wait, a flag with an optional duration.
 type waitTime struct {
 	set   bool
-	limit time.Duration // negative: for ever
+	limit time.Duration // negative means for ever
 }
 
 func (p *waitTime) IsBoolFlag() bool { return true }
@@ -62,15 +62,15 @@ func (p *waitTime) Set(s string) error {
 	return nil
 }
 
-// Flags are --wait and --no-wait.
+// Flags returns --wait and --no-wait.
 func Flags() []cli.Flag {
 	return []cli.Flag{
-		&cli.GenericFlag{Name: "wait", Usage: "wait in the queue until the devices are free; --wait=`DURATION`: for so long at most", Value: &waitTime{}},
+		&cli.GenericFlag{Name: "wait", Usage: "wait in the queue until the devices are free, or with --wait=`DURATION` at most that long", Value: &waitTime{}},
 		&cli.BoolFlag{Name: "no-wait", Usage: "fail at once when they are busy (the default)"},
 	}
 }
 
-// Limit returns how long to wait for devices: 0 is not at all, less than 0 is for ever.
+// Limit returns how long to wait for devices: 0 means not at all, a negative value for ever.
 func Limit(c *cli.Context) time.Duration {
 	p, ok := c.Generic("wait").(*waitTime)
 	if !ok || !p.set {
@@ -79,15 +79,15 @@ func Limit(c *cli.Context) time.Duration {
 	return p.limit
 }
 
-// CheckFlags refuses a line that says both, and finds a duration that was meant for
-// --wait and would be taken for the first argument.
+// CheckFlags refuses --wait together with --no-wait, and a first argument that was meant as
+// the duration of --wait.
 func CheckFlags(c *cli.Context) error {
 	p, ok := c.Generic("wait").(*waitTime)
 	if c.Bool("no-wait") && Limit(c) != 0 {
 		return verb.WrongCommandLine(c, "--wait and --no-wait contradict each other")
 	}
 	first := c.Args().First()
-	// A number alone is taken for seconds in berth run. In berth alloc it is the request.
+	// A bare number is taken for seconds in berth run. In berth alloc it is the request.
 	if c.Command.Name == "run" && first != "" && strings.Trim(first, "0123456789") == "" {
 		first += "s"
 	}
@@ -101,7 +101,7 @@ func CheckFlags(c *cli.Context) error {
 }
 
 // waitLines decides which changes of what a request waits for are printed: the first, and then at most
-// one a minute. Of many requests that wait, each change would otherwise be a line from each.
+// one a minute, because with many waiting requests each change concerns all of them.
 type waitLines struct {
 	last    string
 	printed time.Time
@@ -117,7 +117,8 @@ func (w *waitLines) isDue(text string, now time.Time) bool {
 	return true
 }
 
-// NewWaitPrinter reports on standard error what the request waits for, see waitLines.
+// NewWaitPrinter returns a function that prints to standard error what a request waits for,
+// see waitLines.
 func NewWaitPrinter(since time.Time) func(ledger.BusyError) {
 	var lines waitLines
 	return func(b ledger.BusyError) {
@@ -146,8 +147,9 @@ func NewWaitPrinter(since time.Time) func(ledger.BusyError) {
 	}
 }
 
-// NewRemarkPrinter writes urgent remarks (limits that are too low for NICs) to standard error. It
-// does so once: all ranks of a gang have the same.
+// NewRemarkPrinter returns a function that prints urgent remarks (such as limits that are too
+// low for NICs) to standard error. It prints only once, because all ranks of a gang have
+// the same remarks.
 func NewRemarkPrinter() func(removed []berth.Removal) {
 	var once sync.Once
 	return func(removed []berth.Removal) {
