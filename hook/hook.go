@@ -109,7 +109,7 @@ func Poststop(ctx context.Context, state io.Reader, l Leases) error {
 		return err
 	}
 	for _, lease := range leases {
-		// What precreate has taken knows no bundle; whether it is dead is asked anyway.
+		// A lease that precreate has taken has no bundle. ReleaseIfDead checks it anyway.
 		if lease.Owner.Container != s.ID || lease.Owner.Bundle != "" && !sameBundle(lease.Owner.Bundle, s.Bundle) {
 			continue
 		}

@@ -48,7 +48,7 @@ func (h Hook) holdsLease(c container) (bool, error) {
 }
 
 // takeLease takes the lease and binds it to the container's init at once: if this hook
-// dies, the lease ends with the container.
+// ends, the lease ends with the container.
 func (h Hook) takeLease(ctx context.Context, c container, place string, req request.Request) (ledger.Lease, error) {
 	owner := c.newOwner(place)
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})

@@ -142,8 +142,8 @@ func (b *Bundle) readFile(name string) (data []byte, info *unix.Stat_t, err erro
 // Spec decodes the original, as [Document.Spec] does.
 func (b *Bundle) Spec() (*specs.Spec, error) { return b.orig.Spec() }
 
-// Reach decodes a part of the original, as [Document.Reach] does.
-func (b *Bundle) Reach() (*specs.Spec, error) { return b.orig.Reach() }
+// PartialSpec decodes a part of the original, as [Document.PartialSpec] does.
+func (b *Bundle) PartialSpec() (*specs.Spec, error) { return b.orig.PartialSpec() }
 
 // RootPath is the path of the root file system that the runtime reads, "" if there is
 // none.
@@ -164,7 +164,7 @@ func (b *Bundle) RewrittenAnnotations() (map[string]string, error) {
 	if b.orig == b.now {
 		return nil, nil
 	}
-	s, err := b.now.Reach()
+	s, err := b.now.PartialSpec()
 	if err != nil {
 		return nil, err
 	}

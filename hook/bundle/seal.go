@@ -12,7 +12,7 @@ import (
 // of the original and of the document itself, with zeros in the place of the digest: it
 // matches as long as neither has been changed.
 //
-// The seal does not prove who wrote the file, and grants nothing.
+// The seal proves no author of the file, and grants nothing.
 const SealAnnotation = "dev.berth.bundle"
 
 const blank = "0000000000000000000000000000000000000000000000000000000000000000"

@@ -18,7 +18,8 @@ const annotationPrefix = Annotation + "/"
 
 // addAnnotation adds the request in the container's annotations. Under podman, which takes
 // annotations from images too, one is an error unless trust allows it or the container asks in
-// another way: it may be the user's, who would get no devices without an explanation.
+// another way: if the annotation is the user's, the container would get no devices, and the
+// user no explanation.
 func (a *RequestSet) addAnnotation(spec *specs.Spec, trust Trust) error {
 	key, text, err := findAnnotation(spec)
 	if madeByPodman(spec) && !trust.PodmanAnnotation {

@@ -9,8 +9,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// addGPUFlags adds the requests that a user has made by --gpus. told reports whether
-// there was such a flag of Docker's, --gpus 0 included.
+// addGPUFlags adds the requests that a user has made by --gpus. told means that there was
+// such a flag of Docker's, --gpus 0 included.
 func (a *RequestSet) addGPUFlags(spec *specs.Spec) (told bool, err error) {
 	if spec.Hooks == nil {
 		return false, nil
@@ -44,7 +44,7 @@ func isDockerFlag(spec *specs.Spec, h specs.Hook) bool {
 		return false
 	}
 	kubernetes := spec.Annotations["io.kubernetes.cri.container-type"] != ""
-	switch makerOf(spec) {
+	switch engineOf(spec) {
 	case "docker":
 		return true
 	case "libpod", "crio":

@@ -1,8 +1,8 @@
 package entry
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -48,13 +48,13 @@ func originOf(h specs.Hook) origin {
 		return legacyHook
 	case base == "nvidia-cdi-hook", base == "nvidia-ctk":
 		return cdiHook
-	case slices.ContainsFunc(h.Args, isCLI):
+	case slices.ContainsFunc(h.Args, isContainerCLI):
 		return cliHook
 	}
 	return otherHook
 }
 
-func isCLI(word string) bool { return path.Base(word) == "nvidia-container-cli" }
+func isContainerCLI(word string) bool { return path.Base(word) == "nvidia-container-cli" }
 
 // HasNVIDIAHooks reports whether NVIDIA's tools have added a hook to the spec, at any
 // stage. [StripSpec] removes it and what came with it.
@@ -135,7 +135,7 @@ func (a *RequestSet) addCDIDevices(spec *specs.Spec, trust Trust, resolve Device
 	}
 	devices, err := resolve(nodes)
 	if err != nil {
-		return fmt.Errorf("CDI devices of NVIDIA's: %w", err)
+		return fmt.Errorf("NVIDIA's CDI devices: %w", err)
 	}
 	whole := !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.Parent != "" })
 	for _, d := range devices {
@@ -209,8 +209,8 @@ func removeNVIDIA(spec *specs.Spec) (notes []string) {
 		})
 	}
 	spec.Hooks = &hooks
-	for _, program := range sortedKeys(counts) {
-		notes = append(notes, fmt.Sprintf("%s of %s, which berth stands in for", countOf(counts[program], "hook"), program))
+	for _, program := range slices.Sorted(maps.Keys(counts)) {
+		notes = append(notes, fmt.Sprintf("%s of %s, which berth replaces", countOf(counts[program], "hook"), program))
 	}
 	if !fromCDI {
 		return notes
@@ -226,14 +226,6 @@ func removeNVIDIA(spec *specs.Spec) (notes []string) {
 	return notes
 }
 
-func sortedKeys(counts map[string]int) (names []string) {
-	for name := range counts {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, cmp.Compare[string])
-	return names
-}
-
 func countOf(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -241,8 +233,8 @@ func countOf(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// isDriverFile reports whether NVIDIA's CDI spec has added a mount. It is asked only if
-// the container's spec has a hook of that CDI spec. All of this has to hold:
+// isDriverFile reports whether NVIDIA's CDI spec has added a mount. It is called only if
+// the container's spec has a hook of that CDI spec. All of these have to hold:
 //
 //   - it is a bind, ro, nosuid and nodev: the options that NVIDIA's tools write;
 //   - its destination is its source below the driver's root: /usr/lib/libcuda.so.570.1

@@ -270,7 +270,7 @@ func TestCDI(t *testing.T) {
 		{"one", ofCDI(3), Trust{}, eight, "device=GPU-3", ""},
 		{"two", ofCDI(3, 4), Trust{}, eight, "device=GPU-3,GPU-4", ""},
 		{"none but what all share", ofCDI(), Trust{}, eight, "", ""},
-		{"unknown", ofCDI(100), Trust{}, eight, "", "CDI devices of NVIDIA's: no such GPU"},
+		{"unknown", ofCDI(100), Trust{}, eight, "", "NVIDIA's CDI devices: no such GPU"},
 		{"of older tools", oldTools, Trust{}, eight, "device=GPU-3", ""},
 		{"privileged, whose nodes have no rules of their own", privileged, Trust{}, eight, "device=GPU-3", ""},
 		{"without a hook, nodes are no request", plain, Trust{}, eight, "", ""},
@@ -380,8 +380,8 @@ func TestTakeOver(t *testing.T) {
 	}
 	notes := StripSpec(s)
 	wantNotes := []string{
-		"2 hooks of /usr/bin/nvidia-cdi-hook, which berth stands in for",
-		"1 hook of /var/lib/berth/engines/docker/nvidia-container-runtime-hook, which berth stands in for",
+		"2 hooks of /usr/bin/nvidia-cdi-hook, which berth replaces",
+		"1 hook of /var/lib/berth/engines/docker/nvidia-container-runtime-hook, which berth replaces",
 		"7 mounts of driver files by NVIDIA's CDI spec",
 	}
 	want := &specs.Spec{

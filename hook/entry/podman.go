@@ -19,17 +19,17 @@ func madeByPodman(spec *specs.Spec) bool {
 			return true
 		}
 	}
-	maker := makerOf(spec)
+	maker := engineOf(spec)
 	return maker == "libpod" || maker != "crio" && hasContainerenv(spec)
 }
 
-// makerOf returns the engine that has made a spec, by the path of its cgroup: "libpod",
+// engineOf returns the engine that has made a spec, by the path of its cgroup: "libpod",
 // "crio" or "docker". "other" is a path that names none, as Docker's with
 // --cgroup-parent and without systemd. "" means that there is no path.
 //
 //	/libpod_parent/libpod-ID    machine.slice:libpod:ID
 //	/docker/ID                  system.slice:docker:ID
-func makerOf(spec *specs.Spec) string {
+func engineOf(spec *specs.Spec) string {
 	if spec.Linux == nil || spec.Linux.CgroupsPath == "" {
 		return ""
 	}
@@ -89,7 +89,7 @@ func isPodInfra(spec *specs.Spec) bool {
 //
 //	/libpod_parent/POD/libpod-ID    machine-libpod_pod_POD.slice:libpod:ID
 func isInPodCgroup(spec *specs.Spec) bool {
-	if makerOf(spec) != "libpod" {
+	if engineOf(spec) != "libpod" {
 		return false
 	}
 	slice, _, systemd := strings.Cut(path.Base(spec.Linux.CgroupsPath), ":")

@@ -28,7 +28,7 @@ func criPlugin(version int) []string {
 // findCRI returns the CRI plugin's table of a configuration of any version.
 func findCRI(values map[string]any) map[string]any {
 	for _, version := range []int{3, 2} {
-		if t := table(values, criPlugin(version)...); t != nil {
+		if t := innerTable(values, criPlugin(version)...); t != nil {
 			return t
 		}
 	}
@@ -92,7 +92,7 @@ func (h Host) containerdFiles(main string) (all []containerdFile, err error) {
 		}
 		loaded := containerdFile{target, named, f, values}
 		all = append(all, loaded)
-		for _, pattern := range loaded.imports() {
+		for _, pattern := range loaded.importedPaths() {
 			if !strings.Contains(pattern, "*") {
 				pending = append(pending, pattern)
 				continue
@@ -109,8 +109,8 @@ func (h Host) containerdFiles(main string) (all []containerdFile, err error) {
 	return all, nil
 }
 
-// imports returns the absolute paths and patterns that the file imports.
-func (f containerdFile) imports() []string {
+// importedPaths returns the absolute paths and patterns that the file imports.
+func (f containerdFile) importedPaths() []string {
 	all := stringList(f.values["imports"])
 	for i, pattern := range all {
 		if all[i] = path.Clean(pattern); !path.IsAbs(pattern) {
@@ -122,7 +122,7 @@ func (f containerdFile) imports() []string {
 
 // importsFile reports whether a file is one of the imports.
 func (f containerdFile) importsFile(name string) bool {
-	return slices.ContainsFunc(f.imports(), func(pattern string) bool {
+	return slices.ContainsFunc(f.importedPaths(), func(pattern string) bool {
 		ok, err := path.Match(pattern, name)
 		return pattern == name || ok && err == nil && strings.Contains(pattern, "*")
 	})
@@ -154,7 +154,7 @@ func planContainerd(h Host, o Options, record *Record) (Plan, error) {
 	if err := c.planRuntimeScript(); err != nil {
 		return Plan{}, err
 	}
-	err := c.read()
+	err := c.readConfig()
 	if err == nil && c.mergesTables() {
 		err = c.planDropIn()
 	} else if err == nil {
@@ -169,8 +169,8 @@ func planContainerd(h Host, o Options, record *Record) (Plan, error) {
 	return c.finish(), nil
 }
 
-// read reads the configuration and refuses what can't be edited.
-func (c *criPlanner) read() (err error) {
+// readConfig reads the configuration and refuses what can't be edited.
+func (c *criPlanner) readConfig() (err error) {
 	if c.files, err = c.host.containerdFiles(c.host.containerdMain()); err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (c *criPlanner) planDropIn() error {
 func (c *criPlanner) planEdit() error {
 	file := c.main
 	for _, f := range c.files {
-		if table(f.values, criPlugin(c.version)...) != nil {
+		if innerTable(f.values, criPlugin(c.version)...) != nil {
 			file = f
 		}
 	}
@@ -259,9 +259,9 @@ func (c *criPlanner) planEdit() error {
 		settings = append(settings, setting{[]string{"version"}, c.version})
 	}
 	runtimes := append(criPlugin(c.version), "containerd", "runtimes")
-	if table(file.values, runtimes...) == nil {
+	if innerTable(file.values, runtimes...) == nil {
 		// A table of runtimes replaces containerd's default one.
-		for _, name := range slices.Sorted(maps.Keys(table(c.cri, "containerd", "runtimes"))) {
+		for _, name := range slices.Sorted(maps.Keys(innerTable(c.cri, "containerd", "runtimes"))) {
 			if name != Name {
 				settings = append(settings, setting{append(slices.Clone(runtimes), name, "runtime_type"), runcShim})
 			}

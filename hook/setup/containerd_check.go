@@ -20,7 +20,7 @@ func (c *criPlanner) newCheck(name string, text []byte) *Check {
 	if change := c.plan.findChange(c.host, c.main.path); change != nil {
 		main = change.After.Data
 	}
-	imports := slices.DeleteFunc(c.main.imports(), func(pattern string) bool { return pattern == name })
+	imports := slices.DeleteFunc(c.main.importedPaths(), func(pattern string) bool { return pattern == name })
 	if name != c.main.path {
 		imports = append(imports, Dir+"/changed.toml")
 	}
@@ -31,7 +31,7 @@ func (c *criPlanner) newCheck(name string, text []byte) *Check {
 	return &Check{
 		Command: []string{containerd, "--config", Dir + "/config.toml", "config", "dump"},
 		After:   map[string][]byte{"config.toml": after, "changed.toml": text},
-		Judge: func(dump string) error {
+		Verify: func(dump string) error {
 			got, err := edit.DecodeTOML([]byte(dump))
 			if err != nil {
 				return fmt.Errorf("containerd config dump: %w", err)
@@ -44,10 +44,10 @@ func (c *criPlanner) newCheck(name string, text []byte) *Check {
 // compareConfig compares the configuration that containerd would have with the present one.
 func (c *criPlanner) compareConfig(got map[string]any) error {
 	cri := findCRI(got)
-	if table(cri, "containerd", "runtimes", Name, "options")["BinaryName"] != c.options.Runtime {
+	if innerTable(cri, "containerd", "runtimes", Name, "options")["BinaryName"] != c.options.Runtime {
 		return fmt.Errorf("another file says otherwise of the runtime %s", Name)
 	}
-	if byDefault := table(cri, "containerd")["default_runtime_name"]; c.options.Default && byDefault != Name {
+	if byDefault := innerTable(cri, "containerd")["default_runtime_name"]; c.options.Default && byDefault != Name {
 		return fmt.Errorf("another file makes %v the default runtime", byDefault)
 	}
 	before, after := withoutBerth(c.dump), withoutBerth(got)
@@ -65,8 +65,8 @@ func withoutBerth(dump map[string]any) map[string]any {
 	delete(dump, "imports")
 	cri := findCRI(dump)
 	delete(cri, "enable_cdi")
-	delete(table(cri, "containerd"), "default_runtime_name")
-	runtimes := table(cri, "containerd", "runtimes")
+	delete(innerTable(cri, "containerd"), "default_runtime_name")
+	runtimes := innerTable(cri, "containerd", "runtimes")
 	delete(runtimes, Name)
 	delete(runtimes, "nvidia")
 	removeDefaults(dump)

@@ -36,7 +36,7 @@ func (c *criPlanner) runtimeSettings() []setting {
 	for _, key := range []string{"pod_annotations", "container_annotations"} {
 		add(addPatterns(stringList(base[key]), passedAnnotations()[key]...), "containerd", "runtimes", Name, key)
 	}
-	options := table(base, "options")
+	options := innerTable(base, "options")
 	for _, key := range slices.Sorted(maps.Keys(options)) {
 		if isWorthCopying(key, options[key]) {
 			add(options[key], "containerd", "runtimes", Name, "options", key)
@@ -44,7 +44,7 @@ func (c *criPlanner) runtimeSettings() []setting {
 	}
 	add(c.options.Runtime, "containerd", "runtimes", Name, "options", "BinaryName")
 	// A runtime nvidia is pointed at berth.
-	nvidia := table(c.cri, "containerd", "runtimes", "nvidia")
+	nvidia := innerTable(c.cri, "containerd", "runtimes", "nvidia")
 	if nvidia == nil || nvidia["runtime_type"] != runcShim {
 		return all
 	}
@@ -59,10 +59,10 @@ func (c *criPlanner) runtimeSettings() []setting {
 // among them: the default runtime, or runc where the default one has no runc shim. The
 // record keeps the choice, because berth may be the default one the next time.
 func (c *criPlanner) baseRuntime() map[string]any {
-	runtimes := table(c.cri, "containerd", "runtimes")
-	byDefault, _ := table(c.cri, "containerd")["default_runtime_name"].(string)
+	runtimes := innerTable(c.cri, "containerd", "runtimes")
+	byDefault, _ := innerTable(c.cri, "containerd")["default_runtime_name"].(string)
 	for _, name := range []string{c.record.Base, byDefault, "runc"} {
-		if base := table(runtimes, name); name != Name && base["runtime_type"] == runcShim {
+		if base := innerTable(runtimes, name); name != Name && base["runtime_type"] == runcShim {
 			c.record.Base = name
 			return base
 		}
@@ -93,8 +93,8 @@ func isWorthCopying(key string, value any) bool {
 	return false
 }
 
-// table returns an inner table of decoded values, nil if there is none.
-func table(values map[string]any, path ...string) map[string]any {
+// innerTable returns an inner table of decoded values, nil if there is none.
+func innerTable(values map[string]any, path ...string) map[string]any {
 	for _, key := range path {
 		values, _ = values[key].(map[string]any)
 	}

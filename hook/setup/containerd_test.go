@@ -162,7 +162,7 @@ func TestContainerdJudge(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, p := machine{containerdConfigPath: "version = 3\n"}.dumped(t, "2.1.9", before, usual)
-			err := p.Check.Judge(c.after)
+			err := p.Check.Verify(c.after)
 			if got := map[bool]string{true: ""}[err == nil]; err != nil {
 				got = err.Error()
 				if got != c.want {

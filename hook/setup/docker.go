@@ -22,7 +22,7 @@ const (
 // StubDir returns the directory that is first in dockerd's PATH.
 func StubDir(data string) string { return path.Join(data, "engines", "docker") }
 
-// DockerConfig is what dockerd's configuration file says of runtimes.
+// DockerConfig is the part of dockerd's configuration file that is about runtimes.
 type DockerConfig struct {
 	// Path is the file, behind links.
 	Path string
@@ -90,7 +90,7 @@ func planDocker(h Host, o Options, record *Record) (Plan, error) {
 	return p.finish(), nil
 }
 
-// dockerSettings returns what daemon.json shall have.
+// dockerSettings returns the values to set in daemon.json.
 func (p *planner) dockerSettings(config string) ([]setting, error) {
 	f, config, err := p.host.readTarget(config)
 	if err != nil {

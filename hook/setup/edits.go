@@ -28,13 +28,13 @@ func editorOf(format string) editor {
 	return edit.JSON{}
 }
 
-// setting is a value that a file shall have.
+// setting is a value to set in a file.
 type setting struct {
 	path  []string
 	value any
 }
 
-// planSettings plans settings in a file that is the admin's.
+// planSettings plans settings in a file of the admin.
 func (p *planner) planSettings(name, format string, settings []setting) error {
 	before, target, err := p.host.readTarget(name)
 	if err != nil {
@@ -83,7 +83,7 @@ func applySettings(e editor, text []byte, settings []setting) (after []byte, key
 }
 
 // undoKeys restores what was there before the keys were set, the last one first. A key
-// that somebody has changed since stays, and is returned by name.
+// that was changed since stays, and is returned by name.
 func undoKeys(e editor, text []byte, keys []Key) (after []byte, kept []string, err error) {
 	for _, k := range slices.Backward(keys) {
 		now, ok, err := e.Get(text, k.Path...)
@@ -106,7 +106,7 @@ func undoKeys(e editor, text []byte, keys []Key) (after []byte, kept []string, e
 }
 
 // withoutBerth returns a file's content without berth's part, nil if there was no file
-// before berth. kept are keys that somebody has changed since berth set them.
+// before berth. kept are keys that were changed since berth set them.
 func (e *EditedFile) withoutBerth(f File) (text []byte, kept []string, err error) {
 	switch {
 	case e == nil || !f.Exists || bytes.Equal(f.Data, e.Before) && e.Before != nil:

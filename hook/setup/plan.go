@@ -49,8 +49,8 @@ type Check struct {
 	Command []string
 	// Before and After are the files by name, as they are and as they shall be.
 	Before, After map[string][]byte
-	// Judge looks at what the engine prints about After. nil accepts everything.
-	Judge func(output string) error
+	// Verify checks the engine's output for After. nil accepts every output.
+	Verify func(output string) error
 }
 
 // Dir stands for the directory of a [Check].
@@ -128,7 +128,8 @@ func (p *Plan) findChange(h Host, name string) *Change {
 	return &p.Changes[i]
 }
 
-// planOwnFile plans a file that is berth's own. A file of somebody else is an error.
+// planOwnFile plans a file that only berth writes. A file of the same name that berth hasn't
+// written is an error.
 func (p *planner) planOwnFile(name, text string) error {
 	before, err := p.host.ReadFile(name)
 	if err != nil {

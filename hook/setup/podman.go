@@ -129,7 +129,7 @@ func (h Host) podmanList(key string, byDefault []string) (words []string, late s
 		if err != nil {
 			return nil, "", inFile(target, err)
 		}
-		value, set := table(values, "engine")[key]
+		value, set := innerTable(values, "engine")[key]
 		switch {
 		case !set:
 			continue
@@ -158,7 +158,7 @@ func (p *planner) podmanCheck(text string) *Check {
 	return &Check{
 		Command: []string{"env", "CONTAINERS_CONF=" + Dir + "/50-berth.conf", p.host.findProgram("podman"), "info", "--format", "{{.Host.OCIRuntime.Path}}"},
 		After:   map[string][]byte{"50-berth.conf": []byte(text)},
-		Judge: func(runtime string) error {
+		Verify: func(runtime string) error {
 			if runtime = strings.TrimSpace(runtime); p.options.Default && runtime != p.options.Runtime {
 				return fmt.Errorf("podman would take %s for its runtime", runtime)
 			}

@@ -41,7 +41,7 @@ func TestPodman(t *testing.T) {
 			if notes := noteText(p); !strings.Contains(notes, c.note) || c.note == "" && strings.Contains(notes, "after berth's") {
 				t.Errorf("notes: %s", notes)
 			}
-			if err := p.Check.Judge(map[bool]string{true: c.options.Runtime, false: "/usr/bin/crun"}[c.options.Default] + "\n"); err != nil {
+			if err := p.Check.Verify(map[bool]string{true: c.options.Runtime, false: "/usr/bin/crun"}[c.options.Default] + "\n"); err != nil {
 				t.Error(err)
 			}
 			if back, _ := after.unset(t, "podman"); !cmp.Equal(c.files, back) {

@@ -10,8 +10,8 @@ import (
 )
 
 // RebuildRecord returns a record of what names berth in an engine's configuration, for a
-// host whose record is lost; nil if nothing does. What berth has replaced isn't known any
-// more, so [PlanRemoval] deletes berth's values and restores none.
+// host whose record is lost; nil if nothing does. The values that berth has replaced are
+// unknown, so [PlanRemoval] deletes berth's values and restores none.
 func RebuildRecord(h Host, engine, data string) (*Record, error) {
 	r := &Record{Version: recordVersion, Engine: engine}
 	script := path.Join(data, "engines", engine, runtimeProgram)
@@ -110,7 +110,7 @@ func (r *Record) rebuildContainerd(h Host, dropIn string) error {
 		var keys []Key
 		for _, version := range []int{2, 3} {
 			at := append(criPlugin(version), "containerd")
-			keys = append(keys, runtimeKeys(table(f.values, at...), at)...)
+			keys = append(keys, runtimeKeys(innerTable(f.values, at...), at)...)
 		}
 		if imports := stringList(f.values["imports"]); slices.Contains(imports, dropIn) {
 			others := slices.DeleteFunc(slices.Clone(imports), func(name string) bool { return name == dropIn })
@@ -134,16 +134,16 @@ func runtimeKeys(values map[string]any, at []string) (keys []Key) {
 	if values["default_runtime_name"] == Name {
 		keys = append(keys, Key{Path: append(slices.Clone(at), "default_runtime_name"), Made: 1})
 	}
-	runtimes := table(values, "runtimes")
+	runtimes := innerTable(values, "runtimes")
 	for _, name := range slices.Sorted(maps.Keys(runtimes)) {
 		runtime := append(slices.Clone(at), "runtimes", name)
-		options := table(runtimes, name, "options")
+		options := innerTable(runtimes, name, "options")
 		program, _ := options["BinaryName"].(string)
 		switch {
 		case name != Name && path.Base(program) == runtimeProgram:
 			keys = append(keys, Key{Path: append(runtime, "options", "BinaryName"), Made: 1})
 		case name == Name:
-			for _, key := range slices.Sorted(maps.Keys(table(runtimes, name))) {
+			for _, key := range slices.Sorted(maps.Keys(innerTable(runtimes, name))) {
 				if key != "options" {
 					keys = append(keys, Key{Path: append(slices.Clone(runtime), key), Made: 1})
 				}

@@ -10,7 +10,7 @@ import (
 
 // PlanRemoval plans the restoration of an engine's configuration to its state before berth. A file that
 // the admin has changed since keeps those changes: only berth's own keys are removed. Remove is an
-// error if somebody else has made berth the engine's default runtime.
+// error if berth is the engine's default runtime by a setting that berth setup hasn't made.
 func PlanRemoval(h Host, record *Record) (Plan, error) {
 	p := Plan{}
 	for _, e := range slices.Backward(record.Files) {
@@ -72,11 +72,11 @@ func (p *Plan) checkDefaultRuntime(h Host, engine string) error {
 			names = append(names, f.path)
 		}
 		return p.checkTOMLDefault(h, names, "default_runtime_name", engine, func(values map[string]any) map[string]any {
-			return table(findCRI(values), "containerd")
+			return innerTable(findCRI(values), "containerd")
 		})
 	}
 	return p.checkTOMLDefault(h, h.podmanFiles(), "runtime", engine, func(values map[string]any) map[string]any {
-		return table(values, "engine")
+		return innerTable(values, "engine")
 	})
 }
 
@@ -107,7 +107,7 @@ func (p *Plan) checkTOMLDefault(h Host, files []string, key, engine string, engi
 			return inFile(name, err)
 		}
 		t := engineTable(values)
-		if _, ok := table(t, "runtimes")[Name]; ok {
+		if _, ok := innerTable(t, "runtimes")[Name]; ok {
 			return nil
 		}
 		if t[key] == Name {

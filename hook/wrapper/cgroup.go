@@ -115,7 +115,7 @@ func (n *creation) checkCgroup(path string) error {
 func (n *creation) checkPlainCgroup(spec *specs.Spec) error {
 	path, err := n.predictCgroup(n.call, n.rt, spec)
 	if err != nil {
-		return nil //nolint:nilerr // the runtime's to say
+		return nil //nolint:nilerr // the runtime reports it
 	}
 	return n.checkCgroup(path)
 }

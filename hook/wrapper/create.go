@@ -79,20 +79,20 @@ func (c call) configPath() string {
 // prepareBundle rewrites config.json for the real runtime. A bundle that needs no change
 // is neither locked nor written; a rewrite that an earlier create left there is undone.
 func (n *creation) prepareBundle(ctx context.Context) error {
-	reach, req, asked, err := n.readRequest(ctx)
+	partial, req, asked, err := n.readRequest(ctx)
 	if err != nil {
 		return err
 	}
-	fromImage := entry.HasImageAnnotations(reach)
+	fromImage := entry.HasImageAnnotations(partial)
 	if !fromImage {
-		if err := checkDelegation(reach.Annotations); err != nil {
+		if err := checkDelegation(partial.Annotations); err != nil {
 			return err
 		}
 	}
 	if err := n.openNode(); err != nil {
 		return err
 	}
-	prepare, err := n.needsPreparation(reach, asked)
+	prepare, err := n.needsPreparation(partial, asked)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (n *creation) prepareBundle(ctx context.Context) error {
 		return fmt.Errorf("restore container %s: it asks for devices, and a checkpoint has no state of devices: create it anew instead", n.id)
 	}
 	if !prepare {
-		if err := n.checkPlainCgroup(reach); err != nil {
+		if err := n.checkPlainCgroup(partial); err != nil {
 			return err
 		}
 	}
@@ -141,29 +141,29 @@ func (n *creation) openNode() (err error) {
 
 // readRequest returns what the container asks for, and the part of the spec that says
 // so.
-func (n *creation) readRequest(ctx context.Context) (reach *specs.Spec, req request.Request, asked bool, err error) {
-	if reach, err = n.bundle.Reach(); err != nil {
+func (n *creation) readRequest(ctx context.Context) (partial *specs.Spec, req request.Request, asked bool, err error) {
+	if partial, err = n.bundle.PartialSpec(); err != nil {
 		return nil, request.Request{}, false, err
 	}
-	resolve, err := n.detectNVIDIA(ctx, reach)
+	resolve, err := n.detectNVIDIA(ctx, partial)
 	if err != nil {
 		return nil, request.Request{}, false, err
 	}
-	req, asked, err = entry.FindRequest(reach, entry.RequestSet{}, n.trust, resolve)
-	return reach, req, asked, err
+	req, asked, err = entry.FindRequest(partial, entry.RequestSet{}, n.trust, resolve)
+	return partial, req, asked, err
 }
 
 // detectNVIDIA sets fromNVIDIA, and returns how devices of NVIDIA's CDI specs are
 // resolved; nil if there are none. An exempt container keeps what NVIDIA's tools have
 // added.
-func (n *creation) detectNVIDIA(ctx context.Context, reach *specs.Spec) (entry.DeviceResolver, error) {
-	if n.fromNVIDIA = entry.HasNVIDIAHooks(reach); !n.fromNVIDIA {
+func (n *creation) detectNVIDIA(ctx context.Context, partial *specs.Spec) (entry.DeviceResolver, error) {
+	if n.fromNVIDIA = entry.HasNVIDIAHooks(partial); !n.fromNVIDIA {
 		return nil, nil
 	}
 	if err := n.openNode(); err != nil {
 		return nil, err
 	}
-	exempt, err := n.node.IsExempt(reach, absolutePath(cmp.Or(n.call.bundle, ".")))
+	exempt, err := n.node.IsExempt(partial, absolutePath(cmp.Or(n.call.bundle, ".")))
 	if err != nil || exempt {
 		n.fromNVIDIA = false
 		return nil, err

@@ -161,7 +161,7 @@ func (r *deletion) releaseHoldings(ctx context.Context) error {
 		return nil
 	}
 	if i >= 0 && leases[i].State == ledger.Reserved {
-		if making, err := r.isBeingMade(); err != nil || making {
+		if making, err := r.hasLiveCreator(); err != nil || making {
 			return err
 		}
 	}
@@ -169,10 +169,9 @@ func (r *deletion) releaseHoldings(ctx context.Context) error {
 	return errors.Join(err, r.removeOuterCgroup(ctx))
 }
 
-// isBeingMade reports whether the process that creates the container of the lease is
-// still at work. It inspects the processes of all leases, so it is asked only of a
-// reserved one.
-func (r *deletion) isBeingMade() (bool, error) {
+// hasLiveCreator reports whether the process that creates the container of the lease still
+// runs. It inspects the processes of all leases, so it is called only for a reserved lease.
+func (r *deletion) hasLiveCreator() (bool, error) {
 	leases, err := r.node.Leases()
 	return slices.ContainsFunc(leases, func(l ledger.Status) bool { return l.ID == r.lease.ID && l.Making }), err
 }

@@ -1,123 +1,82 @@
 package wrapper
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"os/signal"
-	"sync"
-	"syscall"
 
-	"golang.org/x/sys/unix"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/isolation"
 )
 
-// execRuntime replaces this process by the real runtime. It returns only on error.
-//
-// The caller is locked to the main thread, whose parent-death signal and signal mask the
-// runtime inherits. The soft limit of open files is the one that this process was
-// started with: syscall.Exec restores it. Go's runtime has changed three things before
-// main, and they stay changed: signals that were ignored have the default disposition,
-// but for SIGHUP, SIGINT and those of job control; signals that end a program, SIGCHLD
-// and SIGURG are not blocked; standard descriptors that were closed are /dev/null.
-func execRuntime(path string, args, env []string) error {
-	if err := syscall.Exec(path, runtimeArgs(path, args), env); err != nil {
-		return fmt.Errorf("execute OCI runtime %s: %w", path, err)
-	}
-	return nil
-}
+// processLimit bounds the file of --process, in bytes. It is more than the kernel takes as
+// arguments and environment, with each byte of them escaped.
+const processLimit = 64 << 20
 
-// runRuntime runs the real runtime as a child and returns its exit code: 128 plus the
-// signal's number if a signal ended it. The child has this process's environment,
-// descriptors, limits and signals. Signals that ask for an end are forwarded to it, and
-// SIGKILL ends it if this process dies.
-func runRuntime(path string, args, env []string) (int, error) {
-	signals := make(chan os.Signal, 32)
-	if all := forwardedSignals(); len(all) > 0 { // Notify without signals would relay all of them
-		signal.Notify(signals, all...)
+// execInContainer becomes the real runtime. It refuses a process that could lift the device rules of a
+// container with a lease (docker exec --privileged), unless the container is in an outer cgroup. Other
+// calls of exec read neither the configuration nor the ledger.
+func (o Options) execInContainer(c call, rt Runtime) error {
+	if !c.canLiftDeviceRules() {
+		return o.execRealRuntime(rt)
 	}
-	pid, err := syscall.ForkExec(path, runtimeArgs(path, args), &syscall.ProcAttr{
-		Env:   env,
-		Files: []uintptr{0, 1, 2},
-		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
-	})
+	node, err := o.Node()
+	if err == nil {
+		_, err = node.ReadLeases() // an unreadable ledger must refuse; findHoldings would take it for an empty one
+	}
 	if err != nil {
-		return 1, fmt.Errorf("start OCI runtime %s: %w", path, err)
+		return fmt.Errorf("exec in container %s: find its lease: %w", c.id, err)
 	}
-	p := &process{pid: pid}
-	done := make(chan struct{})
-	defer close(done)
-	go p.forwardSignals(signals, done)
-	status, err := p.waitAndReap()
+	r := deletion{root: absolutePath(rt.stateDir(c)), id: c.id, rt: rt, node: node}
+	r.findHoldings()
+	r.close()
+	if r.lease != nil && r.outer == "" && !hasOwnCapability(r.lease.Owner.Bundle) {
+		return fmt.Errorf("exec in container %s: with CAP_SYS_ADMIN the process could open devices beyond lease %s: "+
+			"leave out --privileged, or start the container with --cap-add SYS_ADMIN, which puts it into an outer cgroup", c.id, r.lease.ID)
+	}
+	return o.execRealRuntime(rt)
+}
+
+// hasOwnCapability reports whether the container of a bundle can itself lift device rules, as one without an
+// outer cgroup may where systemd makes the cgroup on version 1. An exec gives such a container nothing.
+func hasOwnCapability(dir string) bool {
+	b, err := bundle.Open(dir, "")
 	if err != nil {
-		return 1, fmt.Errorf("wait for the OCI runtime: %w", err)
+		return false
 	}
-	if status.Signaled() {
-		return 128 + int(status.Signal()), nil
-	}
-	return status.ExitStatus(), nil
+	defer b.Close() //nolint:errcheck // nothing was written
+	spec, err := b.PartialSpec()
+	return err == nil && isolation.CanLiftDeviceRules(spec)
 }
 
-// forwardedSignals are those by which people and engines end a runtime that may have
-// something to clean up, without those that this process was told to ignore. Every other
-// signal that ends a process ends this one, and with it the runtime.
-func forwardedSignals() []os.Signal {
-	var all []os.Signal
-	for _, s := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM} {
-		if !signal.Ignored(s) {
-			all = append(all, s)
+// canLiftDeviceRules reports whether the process of an exec gets a capability with which it can lift
+// device rules. In doubt it does: the real runtime may read what berth can't. A missing process file is
+// the real runtime's to refuse, and a FIFO can be read only once, by the real runtime.
+func (c call) canLiftDeviceRules() bool {
+	given := specs.LinuxCapabilities{Bounding: c.capabilities}
+	if c.process != "" {
+		var p struct {
+			Capabilities *specs.LinuxCapabilities `json:"capabilities"`
 		}
-	}
-	return all
-}
-
-// process is a child. Package os is not used: its first process in a program costs a
-// second one, by which it finds out what the kernel can do.
-type process struct {
-	pid    int
-	mu     sync.Mutex
-	reaped bool // pid may belong to another process
-}
-
-func (p *process) forwardSignals(signals <-chan os.Signal, done <-chan struct{}) {
-	for {
-		select {
-		case s := <-signals:
-			p.sendSignal(s)
-		case <-done:
-			return
+		switch fi, err := os.Stat(c.process); {
+		case errors.Is(err, fs.ErrNotExist):
+			return false
+		case err != nil || !fi.Mode().IsRegular():
+			return true
 		}
-	}
-}
-
-func (p *process) sendSignal(s os.Signal) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if sig, ok := s.(syscall.Signal); ok && !p.reaped {
-		_ = syscall.Kill(p.pid, sig) // an error means that the child has ended
-	}
-}
-
-// waitAndReap returns when the child has ended. It reaps the child under the lock, so that no
-// signal is sent to a pid that the kernel has given to another process.
-func (p *process) waitAndReap() (status syscall.WaitStatus, err error) {
-	retry := func(call func() error) {
-		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-			err = call()
+		data, err := smallfile.Read(c.process, processLimit)
+		if err != nil || json.Unmarshal(data, &p) != nil {
+			return true
 		}
+		if p.Capabilities == nil {
+			return false
+		}
+		given = *p.Capabilities
 	}
-	retry(func() error { return unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
-	if err != nil {
-		return 0, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reaped = true
-	retry(func() error { _, err := syscall.Wait4(p.pid, &status, 0, nil); return err })
-	return status, err
-}
-
-// runtimeArgs is the command line of the real runtime: this process's, with the
-// runtime's path in the place of this program's name.
-func runtimeArgs(path string, args []string) []string {
-	return append([]string{path}, args[min(1, len(args)):]...)
+	return isolation.CanLiftDeviceRules(&specs.Spec{Process: &specs.Process{Capabilities: &given}})
 }

@@ -58,9 +58,9 @@ func (m maker) mayBeRunning() bool {
 	return err != nil || namespace != m.namespace || processes.Lives("/proc", m.pid, m.start)
 }
 
-// ownsRewrite reports whether the bundle was rewritten for this container. It is asked because the
-// path of the bundle can come from an annotation, which may come from an untrusted image. A bundle
-// without a maker annotation counts as the container's.
+// ownsRewrite reports whether the bundle was rewritten for this container. The path of the bundle
+// can come from an annotation of an untrusted image, so it may be another container's bundle. A
+// bundle without a maker annotation counts as the container's.
 func (r *deletion) ownsRewrite(annotations map[string]string) bool {
 	m, ok := parseMaker(annotations)
 	return !ok || m.container == containerKey(r.rt.Name, r.root, r.id)

@@ -22,8 +22,8 @@ const injected = `{"ociVersion":"1.0.2", "root":{"path":"rootfs"},"process":{"en
 // What Docker's --gpus and NVIDIA's tools leave in a bundle is read, and never run.
 func TestCreateWithHabits(t *testing.T) {
 	const leased = "prepare 00000000000a rootfs; tell prepared 00000000000a "
-	const dockers = "1 hook of /opt/nvidia-container-runtime-hook, which berth stands in for"
-	cdi := "1 hook of /usr/bin/nvidia-cdi-hook, which berth stands in for; 1 mount of driver files by NVIDIA's CDI spec"
+	const dockers = "1 hook of /opt/nvidia-container-runtime-hook, which berth replaces"
+	cdi := "1 hook of /usr/bin/nvidia-cdi-hook, which berth replaces; 1 mount of driver files by NVIDIA's CDI spec"
 	podmans := strings.NewReplacer(`"a":"b"`, `"io.container.manager":"libpod"`, "/engine/c1", "/libpod_parent/libpod-c1").Replace(habit("0,1"))
 	for _, tt := range []struct {
 		name, config string

@@ -38,8 +38,8 @@ func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, e
 	}, nil
 }
 
-// callingEngine returns the engine that calls, as far as bundle, annotations and parent
-// tell.
+// callingEngine returns the engine that calls berth-runtime, as far as the bundle, the
+// annotations and the name of the parent process show it.
 func callingEngine(bundle string, annotations map[string]string, parent string) string {
 	namespace := ""
 	if _, after, ok := strings.Cut(bundle, "/io.containerd.runtime.v2.task/"); ok {

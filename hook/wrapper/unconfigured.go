@@ -32,9 +32,9 @@ func (o Options) createUnconfigured(c call, rt Runtime, configError error) (err 
 	if n.mayConcernBerth() {
 		return fmt.Errorf("%w; until that is fixed, only containers without GPUs start", configError)
 	}
-	if reach, err := n.bundle.Reach(); err != nil {
+	if partial, err := n.bundle.PartialSpec(); err != nil {
 		return errors.Join(configError, err)
-	} else if err := n.checkPlainCgroup(reach); err != nil {
+	} else if err := n.checkPlainCgroup(partial); err != nil {
 		return errors.Join(configError, err)
 	}
 	node.LogRemovals("unconfigured", "", ledger.Owner{Container: c.id, UID: os.Getuid()}, []edits.Removal{edits.Remark("%v", configError)})
@@ -45,16 +45,16 @@ func (o Options) createUnconfigured(c call, rt Runtime, configError error) (err 
 // configuration: whatever a policy can take for a request is one, and no container is
 // exempt. It is true in doubt, and changes nothing.
 func (n *creation) mayConcernBerth() bool {
-	reach, err := n.bundle.Reach()
-	if err != nil || entry.HasNVIDIAHooks(reach) {
+	partial, err := n.bundle.PartialSpec()
+	if err != nil || entry.HasNVIDIAHooks(partial) {
 		return true
 	}
 	strictest := entry.Trust{Environment: true, PodmanAnnotation: true, VisibleDevices: entry.Refuse, CountIndices: true}
-	_, asked, err := entry.FindRequest(reach, entry.RequestSet{}, strictest, nil)
+	_, asked, err := entry.FindRequest(partial, entry.RequestSet{}, strictest, nil)
 	if err != nil || asked {
 		return true
 	}
-	prepare, err := n.needsPreparation(reach, false)
+	prepare, err := n.needsPreparation(partial, false)
 	if err != nil || prepare {
 		return true
 	}

@@ -20,7 +20,7 @@ const resourcesLimit = 1 << 20
 // updateContainer execs the real runtime's update, without the device rules in the
 // resources: crun would replace the container's rules by them, and so open accelerators to
 // a container whose spec had none. The runtime reads the rest from a descriptor, so that
-// nobody can change it in between. It returns only on error.
+// no other process can change it in between. It returns only on error.
 func (o Options) updateContainer(c call, rt Runtime) error {
 	text, err := readResources(c.resources)
 	if err == nil {

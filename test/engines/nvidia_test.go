@@ -106,8 +106,8 @@ func toolkitBeside(t *testing.T, h *host) {
 	if got := h.ran(t); strings.Count(got, "/usr/bin/nvidia-cdi-hook") != 4 {
 		t.Errorf("under runc these run: %s", got)
 	}
-	if log := h.do(t, "cat", "/var/lib/berth/events.log"); !strings.Contains(log, "4 hooks of /usr/bin/nvidia-cdi-hook, which berth stands in for; 4 mounts of driver files by NVIDIA's CDI spec") ||
-		!strings.Contains(log, "1 hook of /usr/bin/nvidia-container-runtime-hook, which berth stands in for") {
+	if log := h.do(t, "cat", "/var/lib/berth/events.log"); !strings.Contains(log, "4 hooks of /usr/bin/nvidia-cdi-hook, which berth replaces; 4 mounts of driver files by NVIDIA's CDI spec") ||
+		!strings.Contains(log, "1 hook of /usr/bin/nvidia-container-runtime-hook, which berth replaces") {
 		t.Errorf("the log doesn't tell: %s", log)
 	}
 }

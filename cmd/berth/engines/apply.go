@@ -36,10 +36,10 @@ func Validate(ctx context.Context, plan setup.Plan) error {
 		return err
 	}
 	if refusal == nil {
-		if c.Judge == nil {
+		if c.Verify == nil {
 			return nil
 		}
-		if err := c.Judge(out); err != nil {
+		if err := c.Verify(out); err != nil {
 			return fmt.Errorf("nothing was changed: %w", err)
 		}
 		return nil

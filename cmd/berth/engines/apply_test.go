@@ -62,8 +62,8 @@ func TestValidate(t *testing.T) {
 	}{
 		{"no check", nil, ""},
 		{"accepted", &setup.Check{Command: call, After: files("fine")}, ""},
-		{"accepted and judged", &setup.Check{Command: call, After: files("fine"), Judge: accept}, ""},
-		{"accepted and refused", &setup.Check{Command: call, After: files("fine"), Judge: refuse}, "nothing was changed: invalid argument"},
+		{"accepted and judged", &setup.Check{Command: call, After: files("fine"), Verify: accept}, ""},
+		{"accepted and refused", &setup.Check{Command: call, After: files("fine"), Verify: refuse}, "nothing was changed: invalid argument"},
 		{"refused", &setup.Check{Command: call, Before: files("fine"), After: files("wrong")}, "sh refuses what would be written, so nothing was changed: wrong"},
 		{"refused before, too", &setup.Check{Command: call, Before: files("also wrong"), After: files("wrong")}, "sh refuses its configuration as it is, so nothing was changed: also wrong"},
 	} {

@@ -71,8 +71,8 @@ func syntaxError(text []byte, skipped int, err error) error {
 	return errorAt(text, skipped+offset, "%s", syntax)
 }
 
-// pack returns the text of the document after a change.
-func (d *document) pack(original []byte) []byte {
+// encodeText returns the text of the document after a change, in the style of the original.
+func (d *document) encodeText(original []byte) []byte {
 	body := d.root.Pack()
 	if bytes.HasPrefix(original, []byte(byteOrderMark)) {
 		return slices.Concat([]byte(byteOrderMark), body)
@@ -96,9 +96,9 @@ func (d *document) findMember(o *hujson.Object, key string) (int, error) {
 	return found, nil
 }
 
-// walk follows a path and returns the object of each key that was looked up, and the
-// index of the key in it. The last index is -1 where the path ends early.
-func (d *document) walk(path []string) (objects []*hujson.Object, indices []int, err error) {
+// walkPath follows a path of keys. It returns the object of each key, and the index of the
+// key in it. The last index is -1 if the path ends early.
+func (d *document) walkPath(path []string) (objects []*hujson.Object, indices []int, err error) {
 	at := d.root.Value
 	for n, key := range path {
 		object, ok := at.(*hujson.Object)
@@ -126,7 +126,7 @@ func (JSON) Get(text []byte, path ...string) (value Raw, ok bool, err error) {
 	if err != nil {
 		return "", false, err
 	}
-	objects, indices, err := d.walk(path)
+	objects, indices, err := d.walkPath(path)
 	if err != nil || indices[len(indices)-1] < 0 {
 		return "", false, err
 	}
@@ -142,7 +142,7 @@ func (JSON) Set(text []byte, value any, path ...string) (after []byte, made int,
 	if err != nil {
 		return nil, 0, err
 	}
-	objects, indices, err := d.walk(path)
+	objects, indices, err := d.walkPath(path)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -161,7 +161,7 @@ func (JSON) Set(text []byte, value any, path ...string) (after []byte, made int,
 		indent = gap[strings.LastIndexByte(gap, '\n')+1:]
 	}
 	m.Value.Value, err = d.encode(value, indent, hasLineEnd(object.Members[0].Name.BeforeExtra))
-	return d.pack(text), made, err
+	return d.encodeText(text), made, err
 }
 
 // offset returns where the innermost object of a walk starts.
@@ -222,7 +222,7 @@ func (JSON) Delete(text []byte, prune int, path ...string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, indices, err := d.walk(path)
+	objects, indices, err := d.walkPath(path)
 	if err != nil || len(indices) < len(path)-prune {
 		return text, err
 	}
@@ -246,7 +246,7 @@ func (JSON) Delete(text []byte, prune int, path ...string) ([]byte, error) {
 			o.Members[len(o.Members)-1].Value.AfterExtra = nil // or hujson writes a comma
 		}
 	}
-	return d.pack(text), nil
+	return d.encodeText(text), nil
 }
 
 // IsEmpty reports whether a text is an object without members.

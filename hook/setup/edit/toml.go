@@ -92,8 +92,8 @@ func parseTOML(text []byte) (all []statement, err error) {
 	return all, p.Error()
 }
 
-// find returns the index of the key or header at a path, or -1.
-func find(all []statement, header bool, path []string) int {
+// findStatement returns the index of the key or header at a path, or -1.
+func findStatement(all []statement, header bool, path []string) int {
 	return slices.IndexFunc(all, func(s statement) bool {
 		return s.header == header && !s.ambiguous && slices.Equal(s.path, path)
 	})
@@ -106,7 +106,7 @@ func (TOML) Get(text []byte, path ...string) (value Raw, ok bool, err error) {
 	if err != nil {
 		return "", false, err
 	}
-	i := find(all, false, path)
+	i := findStatement(all, false, path)
 	if i < 0 {
 		return "", false, nil
 	}
@@ -122,7 +122,7 @@ func (TOML) Set(text []byte, value any, path ...string) (after []byte, made int,
 		return nil, 0, err
 	}
 	for n := 1; n < len(path); n++ {
-		if find(all, true, path[:n]) < 0 {
+		if findStatement(all, true, path[:n]) < 0 {
 			made++
 		}
 	}
@@ -149,12 +149,12 @@ func (TOML) Set(text []byte, value any, path ...string) (after []byte, made int,
 // setText replaces the value of a key, or adds the key to its table, or the table to the
 // text.
 func setText(text []byte, all []statement, word string, path []string) []byte {
-	if i := find(all, false, path); i >= 0 {
+	if i := findStatement(all, false, path); i >= 0 {
 		return slices.Concat(text[:all[i].valueStart], []byte(word), text[all[i].valueEnd:])
 	}
 	table, newline := path[:len(path)-1], lineEnd(text)
 	line := keyText(path[len(path)-1]) + " = " + word + newline
-	at := find(all, true, table)
+	at := findStatement(all, true, table)
 	lead := ""
 	if len(text) > 0 && text[len(text)-1] != '\n' {
 		lead = newline
@@ -215,14 +215,14 @@ func (TOML) Delete(text []byte, prune int, path ...string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if i := find(all, false, path); i >= 0 {
+	if i := findStatement(all, false, path); i >= 0 {
 		text = slices.Concat(text[:all[i].start], text[all[i].end:])
 	}
 	for n := 1; n <= prune; n++ {
 		if all, err = parseTOML(text); err != nil {
 			return nil, err
 		}
-		i := find(all, true, path[:len(path)-n])
+		i := findStatement(all, true, path[:len(path)-n])
 		if i < 0 || i+1 < len(all) && !all[i+1].header {
 			break
 		}
@@ -235,7 +235,8 @@ func (TOML) Delete(text []byte, prune int, path ...string) ([]byte, error) {
 	return text, nil
 }
 
-// IsEmpty reports whether a text is blank: a file of comments alone is somebody's.
+// IsEmpty reports whether a text is blank. A file of comments isn't empty: the admin has
+// written them.
 func (TOML) IsEmpty(text []byte) bool { return IsBlank(text) }
 
 // Equal reports whether two values have the same meaning, however they are written.

@@ -52,7 +52,7 @@ const reachSample = `{"ociVersion":"1.0.2","process":{"env":["A=1"],"user":{"uid
 	"linux":{"cgroupsPath":"/a/b","devices":[{"path":"/dev/x","type":"c","major":195,"minor":0,"fileMode":438}],"resources":{"devices":[
 		{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":3,"access":"rw"}]}}}`
 
-// Reach is a part of what Spec decodes.
+// PartialSpec is a part of what Spec decodes.
 func TestReach(t *testing.T) {
 	for _, tt := range []struct{ name, text string }{
 		{"all there is", reachSample},
@@ -72,7 +72,7 @@ func TestReach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := d.Reach()
+			got, err := d.PartialSpec()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +96,7 @@ func TestReachRefusesWhatSpecRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := d.Reach(); err == nil {
+		if s, err := d.PartialSpec(); err == nil {
 			t.Errorf("%s: read %+v", text, s)
 		}
 	}
@@ -115,7 +115,7 @@ func FuzzReach(f *testing.F) {
 		if err != nil {
 			return
 		}
-		got, err := d.Reach()
+		got, err := d.PartialSpec()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,17 +15,18 @@ type Visible string
 
 // Values of Visible. The zero value counts as Ignore.
 const (
-	// Ignore: it is no request.
+	// Ignore means that the variable is no request.
 	Ignore Visible = "ignore"
-	// Count: "all" asks for one GPU, a list for any GPUs, as many as it names.
+	// Count means that "all" asks for one GPU, and a list of N devices for any N GPUs.
 	Count Visible = "count"
-	// Honour: it asks for the devices that it names. "all" is all of them.
+	// Honour means that the variable asks for the devices that it names, "all" for all GPUs.
 	Honour Visible = "honour"
-	// Refuse: it is an error, which explains how to ask.
+	// Refuse means that the variable is an error, whose text has the ways to ask.
 	Refuse Visible = "refuse"
 )
 
-// addVisibleDevices adds the request in NVIDIA's variable, unless there is another one.
+// addVisibleDevices adds the request in NVIDIA_VISIBLE_DEVICES as policy says, unless there
+// is another request.
 func (a *RequestSet) addVisibleDevices(spec *specs.Spec, policy Visible) error {
 	value, set := lookUpVariable(spec, VisibleDevices)
 	if !set || isNoDevice(value) || len(a.Requests) > 0 || isSandbox(spec.Annotations) {
