@@ -83,18 +83,28 @@ func listImages(c *cli.Context) error {
 	return unread
 }
 
+// parseFilter splits a filter, KEY=VALUE, whose key has to be one of the known ones.
+func parseFilter(word string, known ...string) (key, value string, err error) {
+	key, value, _ = strings.Cut(word, "=")
+	if !slices.Contains(known, key) {
+		return "", "", verb.UnknownFilter(key, known)
+	}
+	if value == "" {
+		return "", "", fmt.Errorf("filter %q has no value: %s=VALUE", key, key)
+	}
+	return key, value, nil
+}
+
 // imageFilters parses filters. An image matches if it has all labels and one of the patterns
 // matches its name.
 func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
 	var labels []image.Label
 	var patterns []string
 	for _, word := range words {
-		key, value, _ := strings.Cut(word, "=")
+		key, value, err := parseFilter(word, "label", "reference")
 		switch {
-		case key != "label" && key != "reference":
-			return nil, verb.UnknownFilter(key, []string{"label", "reference"})
-		case value == "":
-			return nil, fmt.Errorf("filter %q has no value: %s=VALUE", key, key)
+		case err != nil:
+			return nil, err
 		case key == "label":
 			labels = append(labels, image.ParseLabel(value))
 		default:

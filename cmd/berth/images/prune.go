@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -56,22 +55,18 @@ func pruneImages(c *cli.Context) error {
 // pruneSelection parses the filters of berth prune.
 func pruneSelection(words []string, now time.Time) (sel image.Selection, err error) {
 	for _, word := range words {
-		key, value, _ := strings.Cut(word, "=")
-		switch key {
-		case "until":
-			sel.Before, err = parseUntil(value, now)
-		case "label", "label!":
+		key, value, err := parseFilter(word, "until", "label", "label!")
+		switch {
+		case err != nil:
+			return sel, err
+		case key == "until":
+			if sel.Before, err = parseUntil(value, now); err != nil {
+				return sel, err
+			}
+		default:
 			l := image.ParseLabel(value)
 			l.Not = key == "label!"
 			sel.Labels = append(sel.Labels, l)
-		default:
-			err = verb.UnknownFilter(key, []string{"until", "label", "label!"})
-		}
-		if err == nil && value == "" {
-			err = fmt.Errorf("filter %q has no value: %s=VALUE", key, key)
-		}
-		if err != nil {
-			return sel, err
 		}
 	}
 	return sel, nil

@@ -60,8 +60,7 @@ func pullImages(c *cli.Context) error {
 	}
 	for _, name := range c.Args().Slice() {
 		if err != nil {
-			_, line := verb.ExitStatus(err) // main prints the last error
-			verb.PrintError(line)
+			verb.ReportError(err) // main prints the last error
 		}
 		if e := pullImage(c, program, backend.TrimScheme(name)); e != nil {
 			if err = e; c.Err() != nil {

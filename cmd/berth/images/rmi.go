@@ -47,8 +47,7 @@ func removeNamed(c *cli.Context) error {
 	}
 	failed := false
 	for _, e := range engine.Parts(err) {
-		_, line := verb.ExitStatus(e)
-		verb.PrintError(line)
+		verb.ReportError(e)
 		failed = failed || !force || !errors.Is(e, image.ErrNotHere)
 	}
 	if failed {

@@ -5,7 +5,6 @@ package lease
 import (
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -66,10 +65,7 @@ func showLeases(c *cli.Context, node *berth.Node) error {
 		}
 		return list.print(w, time.Now(), width)
 	}
-	if every := output.ReadWatch(c); every > 0 {
-		return output.RepeatFrames(c.Context, os.Stdout, every, show)
-	}
-	return show(os.Stdout, output.NewStyledWriter(os.Stdout).Width)
+	return output.ShowOrWatch(c, show)
 }
 
 // leaseList is the output of berth leases --json.

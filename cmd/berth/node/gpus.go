@@ -3,7 +3,6 @@ package node
 
 import (
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -63,10 +62,7 @@ func showGPUs(c *cli.Context, node *berth.Node) error {
 		}
 		return seen.print(w, now, c.Bool("no-trunc"), width)
 	}
-	if every := output.ReadWatch(c); every > 0 {
-		return output.RepeatFrames(c.Context, os.Stdout, every, show)
-	}
-	return show(os.Stdout, output.NewStyledWriter(os.Stdout).Width)
+	return output.ShowOrWatch(c, show)
 }
 
 // node is the output of berth gpus --json.

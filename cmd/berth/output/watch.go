@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 )
 
-// WatchFlag returns --watch, see [CheckWatch], [ReadWatch] and [RepeatFrames].
+// WatchFlag returns --watch, see [CheckWatch] and [ShowOrWatch].
 func WatchFlag() cli.Flag {
 	return &cli.GenericFlag{Name: "watch", Usage: "repeat every `SECONDS`, 2 if left out, until interrupted", Value: new(Interval)}
 }
@@ -53,8 +53,8 @@ func (i *Interval) Set(s string) error {
 	return nil
 }
 
-// ReadWatch returns the interval of --watch, 0 without the flag.
-func ReadWatch(c *cli.Context) time.Duration {
+// readInterval returns the interval of --watch, 0 without the flag.
+func readInterval(c *cli.Context) time.Duration {
 	if i, ok := c.Generic("watch").(*Interval); ok {
 		return time.Duration(*i)
 	}
@@ -64,7 +64,7 @@ func ReadWatch(c *cli.Context) time.Duration {
 // CheckWatch refuses an argument that is a number of seconds: --watch takes its value only after "=".
 func CheckWatch(c *cli.Context) error {
 	first := c.Args().First()
-	if ReadWatch(c) > 0 && new(Interval).Set(first) == nil {
+	if readInterval(c) > 0 && new(Interval).Set(first) == nil {
 		return verb.WrongCommandLine(c, fmt.Sprintf("the seconds of --watch are attached with =: --watch=%s", first))
 	}
 	return nil
@@ -73,9 +73,18 @@ func CheckWatch(c *cli.Context) error {
 // ClearScreen moves a terminal's cursor to the top left corner and clears the screen (ECMA-48: CUP, ED).
 const ClearScreen = "\x1b[H\x1b[J"
 
-// RepeatFrames calls show at each interval and prints its output to f, until ctx ends. On a terminal each frame replaces
+// ShowOrWatch prints the output of show to standard output: once, or repeatedly with --watch. width is that of the
+// terminal, 0 without one.
+func ShowOrWatch(c *cli.Context, show func(w io.Writer, width int) error) error {
+	if every := readInterval(c); every > 0 {
+		return repeatFrames(c.Context, os.Stdout, every, show)
+	}
+	return show(os.Stdout, NewStyledWriter(os.Stdout).Width)
+}
+
+// repeatFrames calls show at each interval and prints its output to f, until ctx ends. On a terminal each frame replaces
 // the previous one and is cut to the size of the terminal; elsewhere frames follow each other. The error is that of EndWatch.
-func RepeatFrames(ctx context.Context, f *os.File, every time.Duration, show func(w io.Writer, width int) error) error {
+func repeatFrames(ctx context.Context, f *os.File, every time.Duration, show func(w io.Writer, width int) error) error {
 	for {
 		var frame bytes.Buffer
 		width, height, err := term.GetSize(int(f.Fd()))

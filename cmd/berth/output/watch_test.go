@@ -38,7 +38,7 @@ func TestWatchInterval(t *testing.T) {
 		t.Run(c.typed, func(t *testing.T) {
 			ctx, err := verbtest.ParseFlags(t, flags, strings.Fields(c.typed)...)
 			if err == nil {
-				if got := ReadWatch(ctx); got != c.want {
+				if got := readInterval(ctx); got != c.want {
 					t.Errorf("each %v, want %v", got, c.want)
 				}
 				err = CheckWatch(ctx)
@@ -67,7 +67,7 @@ func TestRepeatFrames(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			frames := 0
-			err := RepeatFrames(ctx, in, time.Millisecond, func(w io.Writer, _ int) error {
+			err := repeatFrames(ctx, in, time.Millisecond, func(w io.Writer, _ int) error {
 				if frames++; frames == 2 {
 					cancel(verb.Interrupted{Signal: syscall.SIGINT})
 				}

@@ -85,8 +85,7 @@ func reportEach(c *cli.Context, gone bool, waits []func() (string, error)) error
 			err = nil
 		}
 		if err != nil {
-			_, line := verb.ExitStatus(err)
-			verb.PrintError(line)
+			verb.ReportError(err)
 			failed = true
 		}
 	}
@@ -103,8 +102,7 @@ func warnOfBrokenTasks(k backend.Tasks, all []tasks.Task) {
 			continue
 		}
 		if _, err := k.Task(t.ID); err != nil {
-			_, line := verb.ExitStatus(err)
-			verb.PrintError(line)
+			verb.ReportError(err)
 		}
 	}
 }

@@ -63,8 +63,7 @@ func runInspect(c *cli.Context) error {
 	for _, word := range c.Args().Slice() {
 		seen, err := i.find(c.Context, word)
 		if err != nil {
-			_, line := verb.ExitStatus(err)
-			verb.PrintError(line)
+			verb.ReportError(err)
 			failed = true
 			continue
 		}

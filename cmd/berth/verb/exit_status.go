@@ -46,6 +46,12 @@ func ExitStatus(err error) (int, string) {
 	return code, printable.Line(err.Error() + adviceFor(err))
 }
 
+// ReportError prints the line of [ExitStatus], for a verb that goes on after an error.
+func ReportError(err error) {
+	_, line := ExitStatus(err)
+	PrintError(line)
+}
+
 func adviceFor(err error) string {
 	var busy *ledger.BusyError
 	var held *lock.HeldError
