@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/launcher/containerd"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/credentials"
@@ -138,22 +138,11 @@ func connectEngine(ctx context.Context, req engine.Request) (*containerd.Engine,
 	}
 	o := containerd.Options{Address: req.Address, Config: conf, Access: req.Access, Self: self}
 	for name, to := range map[string]*string{"berth-runtime": &o.Runtime, "berth-monitor": &o.Logger} {
-		if *to, err = findProgram(self, name); err != nil {
+		if *to, err = control.FindProgram(name, "/usr/bin"); err != nil {
 			return nil, err
 		}
 	}
 	return containerd.Connect(ctx, o)
-}
-
-// findProgram finds a program in the directory of this one, in /usr/bin or in /usr/lib/berth.
-func findProgram(self, name string) (string, error) {
-	for _, dir := range []string{filepath.Dir(self), "/usr/bin", "/usr/lib/berth"} {
-		path := filepath.Join(dir, name)
-		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("there is no %s beside %s, nor in /usr/bin or /usr/lib/berth: install it", name, self)
 }
 
 // execReport executes berth engine-failed, which prints the error with its advice. It returns only if

@@ -180,14 +180,16 @@ func ParseStatus(line string) (code int, text string, ok bool) {
 	return code, text, true
 }
 
-// InstallDir is where the packages put programs that people don't call.
+// InstallDir is the directory in which packages install programs that users don't run.
 const InstallDir = "/usr/lib/berth"
 
-// MonitorProgram finds the program that supervises detached tasks: beside the one that runs,
-// as built, or where the packages put it.
-func MonitorProgram() (string, error) {
-	const name = "berth-monitor"
-	dirs := []string{InstallDir}
+// MonitorProgram returns the path of the program that supervises detached tasks.
+func MonitorProgram() (string, error) { return FindProgram("berth-monitor") }
+
+// FindProgram returns the path of one of berth's programs: beside the running program, as after
+// a build, or in InstallDir or one of the other directories.
+func FindProgram(name string, others ...string) (string, error) {
+	dirs := append([]string{InstallDir}, others...)
 	if self, err := os.Executable(); err == nil {
 		dirs = append([]string{filepath.Dir(strings.TrimSuffix(self, " (deleted)"))}, dirs...)
 	}
@@ -196,7 +198,7 @@ func MonitorProgram() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("there is no %s in %s: install berth anew", name, strings.Join(dirs, " or "))
+	return "", fmt.Errorf("there is no %s in %s: install berth again", name, strings.Join(dirs, " or "))
 }
 
 // MonitorEnvironment is a monitor's whole environment. One processor's worth of Go's caches,

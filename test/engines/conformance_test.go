@@ -441,7 +441,7 @@ func TestConformanceWithout(t *testing.T) {
 	rig.Must(t, os.MkdirAll(without, 0o755))
 	h.do(t, "cp", shared.Berth, without)
 	got := h.run(t, filepath.Join(without, "berth"), "--engine", "containerd", "ps")
-	if want := fmt.Sprintf("berth: --engine containerd: there is no berth-containerd beside %s/berth nor in /usr/lib/berth; install it, or leave out --engine\n", without); got.code != 1 || got.err != want {
+	if want := fmt.Sprintf("berth: --engine containerd: there is no berth-containerd in %s or /usr/lib/berth: install berth again, or leave out --engine\n", without); got.code != 1 || got.err != want {
 		t.Errorf("exit code %d: %s", got.code, got.err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/internal/spell"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 )
@@ -55,7 +56,7 @@ func ChooseEngine(c *cli.Context, conf berth.Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	program, err := findProgram(containerdProgram)
+	program, err := control.FindProgram(containerdProgram)
 	if err != nil {
 		return nil, fmt.Errorf("--engine containerd: %w, or leave out --engine", err)
 	}
@@ -66,21 +67,6 @@ func ChooseEngine(c *cli.Context, conf berth.Config) (*Engine, error) {
 
 // containerdProgram is the program that links containerd's libraries, which slow its start down.
 const containerdProgram = "berth-containerd"
-
-// findProgram finds a program beside this one, or in /usr/lib/berth.
-func findProgram(name string) (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program: %w", err)
-	}
-	for _, dir := range []string{filepath.Dir(self), "/usr/lib/berth"} {
-		program := filepath.Join(dir, name)
-		if fi, err := os.Stat(program); err == nil && fi.Mode().IsRegular() {
-			return program, nil
-		}
-	}
-	return "", fmt.Errorf("there is no %s beside %s nor in /usr/lib/berth; install it", name, self)
-}
 
 // Become replaces this process by the engine's program (exec). It returns only on error.
 func (e Engine) Become(req engine.Request) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 )
@@ -19,7 +20,7 @@ func ImageStore(conf berth.Config) image.Store {
 
 // NewFetcher returns the engine whose program pulls images into berth's own store.
 func NewFetcher(c *cli.Context, conf berth.Config) (*Engine, error) {
-	program, err := findProgram(containerdProgram)
+	program, err := control.FindProgram(containerdProgram)
 	if err != nil {
 		return nil, err
 	}

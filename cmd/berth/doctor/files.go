@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher/catatonit"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
@@ -24,9 +25,6 @@ func (e *examination) checkConfiguration(r *report) error {
 	r.okUnlessReported("%s", e.ConfigPath)
 	return nil
 }
-
-// privateDir is where packages put berth's internal programs.
-const privateDir = "/usr/lib/berth"
 
 // program is one of berth's programs.
 type program struct {
@@ -52,7 +50,7 @@ func (e *examination) readPrograms() []program {
 		{name: "berth-containerd", without: "no image can be pulled, and berth --engine containerd doesn't work", needed: e.Config.Run.Engine == "containerd"},
 	} {
 		p.path = filepath.Join(filepath.Dir(e.Berth), p.name)
-		if packaged := filepath.Join(privateDir, p.name); !ociruntime.IsExecutable(p.path) && ociruntime.IsExecutable(packaged) {
+		if packaged := filepath.Join(control.InstallDir, p.name); !ociruntime.IsExecutable(p.path) && ociruntime.IsExecutable(packaged) {
 			p.path = packaged
 		}
 		all = append(all, p)
