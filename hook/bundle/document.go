@@ -128,8 +128,7 @@ func (s *schema) pruneSections(obj []byte, t reflect.Type) []byte {
 			}
 		}
 		if i >= 0 && want[i].of == reflect.TypeFor[[]specs.LinuxSyscall]() && value[0] == '[' {
-			_, ours := splitRules(value)
-			value = joinElements(ours)
+			value = joinElements(editedRules(value))
 		}
 		out = appendMember(out, obj[m.start:m.at], value)
 	}

@@ -17,18 +17,16 @@ func listOrEmpty(list []byte) []byte {
 	return list
 }
 
-// splitRules divides the rules of a system call filter into those that edits can change
-// and all others, which are carried as they stand. A rule with escapes may be one of the
-// former, and counts as such.
-func splitRules(rules []byte) (others, ours [][]byte) {
+// editedRules returns the rules of a system call filter that edits can change. mergeRules
+// carries all others as they stand. A rule with escapes may be one of the former, and counts
+// as such.
+func editedRules(rules []byte) (ours [][]byte) {
 	for _, rule := range splitElements(rules) {
 		if namesEditedCall(rule) {
 			ours = append(ours, rule)
-		} else {
-			others = append(others, rule)
 		}
 	}
-	return others, ours
+	return ours
 }
 
 func namesEditedCall(rule []byte) bool {
@@ -46,8 +44,7 @@ func mergeRules(raw, was, now []byte) []byte {
 	if bytes.Equal(was, now) {
 		return raw
 	}
-	_, ours := splitRules(raw)
-	changed := splitElements(mergeArray(joinElements(ours), was, now, rulesPath))
+	changed := splitElements(mergeArray(joinElements(editedRules(raw)), was, now, rulesPath))
 	before, after := splitElements(was), splitElements(now)
 	var out [][]byte
 	for _, rule := range splitElements(raw) {

@@ -15,7 +15,7 @@ import (
 )
 
 // runOnEngine replaces this process by the engine's program, which runs the task. It returns
-// only on error, except for a detached task.
+// only on error.
 func runOnEngine(c *cli.Context, e *backend.Engine, o launcher.Options) error {
 	if os.Getenv("BERTH_LEASE") != "" {
 		return errors.New("--engine containerd: a container of containerd can't use the lease of the berth alloc around this process; unset BERTH_LEASE to take one of its own")

@@ -44,16 +44,7 @@ func Command() *cli.Command {
 }
 
 func run(c *cli.Context) error {
-	if c.NArg() == 0 && !c.IsSet("gang") {
-		return verb.WrongCommandLine(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND"+suggestCount(c.String("gpus")))
-	}
-	if word := c.Args().First(); c.Bool("tty") && othertools.IsSlurmTime(word) {
-		return verb.NewUsageError(c, word+" is no image: -t gives the task a terminal, and --timeout 2h ends it after that time (Slurm's -t)")
-	}
-	if err := waiting.CheckFlags(c); err != nil {
-		return err
-	}
-	if err := checkGang(c); err != nil {
+	if err := checkCommandLine(c); err != nil {
 		return err
 	}
 	conf, err := verb.LoadConfig(c)
@@ -67,21 +58,41 @@ func run(c *cli.Context) error {
 	if isGang(c) {
 		return runGang(c, conf)
 	}
+	return verb.WithBerthCode(runTask(c, conf, other))
+}
+
+// checkCommandLine refuses flags and arguments that exclude each other.
+func checkCommandLine(c *cli.Context) error {
+	if c.NArg() == 0 && !c.IsSet("gang") {
+		return verb.WrongCommandLine(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND"+suggestCount(c.String("gpus")))
+	}
+	if word := c.Args().First(); c.Bool("tty") && othertools.IsSlurmTime(word) {
+		return verb.NewUsageError(c, word+" is no image: -t gives the task a terminal, and --timeout 2h ends it after that time (Slurm's -t)")
+	}
+	if err := waiting.CheckFlags(c); err != nil {
+		return err
+	}
+	return checkGang(c)
+}
+
+// runTask runs a single task: on the engine other unless that is nil, detached, or in the
+// foreground.
+func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
 	o, err := launchOptions(c, conf)
 	if err != nil {
-		return verb.WithCode(verb.ExitBerth, err)
+		return err
 	}
 	if err := verb.NeedRoot(); err != nil {
-		return verb.WithCode(verb.ExitBerth, err)
+		return err
 	}
 	if other != nil {
-		return verb.WithCode(verb.ExitBerth, runOnEngine(c, other, o))
+		return runOnEngine(c, other, o)
 	}
 	if o.Request, err = devicesRequest(c); err != nil {
-		return verb.WithCode(verb.ExitBerth, err)
+		return err
 	}
 	if err := checkVisibleDevices(c, o.Request); err != nil {
-		return verb.WithCode(verb.ExitBerth, err)
+		return err
 	}
 	outer := os.Getenv("BERTH_LEASE")
 	if c.Bool("detach") && (outer == "" || o.Request.IsZero()) {
@@ -91,11 +102,11 @@ func run(c *cli.Context) error {
 	}
 	if !o.Request.IsZero() {
 		if err := connectLedger(c, conf, &o, outer); err != nil {
-			return verb.WithBerthCode(err)
+			return err
 		}
 	}
 	if err := c.Err(); err != nil { // a signal that came before the launcher handles signals
-		return verb.WithBerthCode(err)
+		return err
 	}
 	// The launcher handles signals itself, so ctx must not end the task.
 	code, err := launcher.Run(context.WithoutCancel(c.Context), o)

@@ -46,6 +46,33 @@ func (e ExitError) Unwrap() error { return e.Err }
 // WithCode returns err with an exit code, see [ExitError].
 func WithCode(code int, err error) error { return ExitError{code, err} }
 
+// ExitStatus returns the exit code of an error, and the line to print: the error with its
+// advice. The line is "" if there is nothing to print.
+func ExitStatus(err error) (int, string) {
+	code := ExitFailure
+	var exit ExitError
+	var usage UsageError
+	switch {
+	case errors.As(err, &exit):
+		code = exit.Code
+		if exit.Err == nil {
+			return code, ""
+		}
+	case errors.As(err, &usage):
+		code = ExitUsage
+	}
+	if errors.Is(err, match.ErrBusy) {
+		code = ExitBusy
+	}
+	return code, printable.Line(err.Error() + adviceFor(err))
+}
+
+// ReportError prints the line of [ExitStatus], for a verb that goes on after an error.
+func ReportError(err error) {
+	_, line := ExitStatus(err)
+	PrintError(line)
+}
+
 // WrongUsage rewrites an error of the flag parser: with double dashes, the nearest flag, and
 // the command that prints the usage. For run, exec and alloc it has docker's exit code 125.
 func WrongUsage(c *cli.Context, err error, _ bool) error {

@@ -13,7 +13,6 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/internal/lock"
-	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/control"
@@ -24,33 +23,6 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
-
-// ExitStatus returns the exit code of an error, and the line to print: the error with its
-// advice. The line is "" if there is nothing to print.
-func ExitStatus(err error) (int, string) {
-	code := ExitFailure
-	var exit ExitError
-	var usage UsageError
-	switch {
-	case errors.As(err, &exit):
-		code = exit.Code
-		if exit.Err == nil {
-			return code, ""
-		}
-	case errors.As(err, &usage):
-		code = ExitUsage
-	}
-	if errors.Is(err, match.ErrBusy) {
-		code = ExitBusy
-	}
-	return code, printable.Line(err.Error() + adviceFor(err))
-}
-
-// ReportError prints the line of [ExitStatus], for a verb that goes on after an error.
-func ReportError(err error) {
-	_, line := ExitStatus(err)
-	PrintError(line)
-}
 
 func adviceFor(err error) string {
 	var busy *ledger.BusyError
