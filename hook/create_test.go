@@ -85,8 +85,8 @@ func bundled(t *testing.T, spec specs.Spec) (state, dir string) {
 	return fmt.Sprintf(`{"ociVersion":"1.0.2","id":"c1","status":"creating","pid":%d,"bundle":%q}`, os.Getpid(), dir), dir
 }
 
-// Which lease is the container's own, so that nothing is to be done, and which isn't.
-func TestHolds(t *testing.T) {
+// TestHoldsLease: which leases count as the container's own, so that Create has nothing to do.
+func TestHoldsLease(t *testing.T) {
 	const named = "0123456789ab"
 	state, dir := bundled(t, specs.Spec{Annotations: map[string]string{"dev.berth.lease": named}})
 	h := Hook{}
@@ -134,7 +134,8 @@ func tree(t *testing.T) cgroup.Hierarchy {
 	return h
 }
 
-// This very process isn't a container: its cgroup is the hook's. No lease is taken.
+// TestCreateRefuses: this process isn't a container, because its cgroup is the hook's. No lease is
+// taken.
 func TestCreateRefuses(t *testing.T) {
 	state, _ := bundled(t, specs.Spec{Annotations: map[string]string{"berth.gpus": "1"}})
 	for _, tt := range []struct{ name, state, err string }{
@@ -157,8 +158,8 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-// What was closed is told of the container that wanted it: nothing, if nothing was.
-func TestTell(t *testing.T) {
+// TestLogRemovals: removals are logged with the container's owner. Without removals nothing is logged.
+func TestLogRemovals(t *testing.T) {
 	f := &fakeNode{}
 	h, owner := Hook{Node: f}, ledger.Owner{Container: "c1"}
 	h.logRemovals(nil, owner, nil)
@@ -170,8 +171,9 @@ func TestTell(t *testing.T) {
 	}
 }
 
-// The guard of podman's hook tells whose container it closed something of.
-func TestPrecreateTells(t *testing.T) {
+// TestPrecreateLogsRemovals: the removals from a container without a request are logged with podman's
+// id of the container.
+func TestPrecreateLogsRemovals(t *testing.T) {
 	id := strings.Repeat("0a", 32)
 	_, dir := bundled(t, specs.Spec{})
 	f := &fakeNode{removed: []edits.Removal{edits.Remark("node /dev/nvidia0")}}
@@ -184,8 +186,8 @@ func TestPrecreateTells(t *testing.T) {
 	}
 }
 
-// A lease is bound to the container that it was taken for, and to no other. One that was
-// taken without knowing the container gets to know it.
+// TestBind: a lease is bound to the container that it was taken for, and to no other. A lease that was
+// taken without the container's id gets it.
 func TestBind(t *testing.T) {
 	state, dir := bundled(t, specs.Spec{})
 	for _, owner := range []ledger.Owner{{}, {Container: "c1"}} {

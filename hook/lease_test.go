@@ -15,9 +15,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// A container that is made again, in the same cgroup, has its earlier life's lease
-// ended if that is over; whoever may still live keeps it.
-func TestEndFormer(t *testing.T) {
+// TestReleaseFormerLease: if a container is created again in the same cgroup, the lease of its earlier
+// run is released unless a process of that run may still live.
+func TestReleaseFormerLease(t *testing.T) {
 	state, dir := bundled(t, specs.Spec{})
 	const place = "/docker/c1"
 	own, err := pidNamespace("/proc")

@@ -16,7 +16,7 @@ import (
 // podman's directory of hooks has NVIDIA's in every container where their tools are
 // installed, and podman takes CDI devices of NVIDIA's specs: both go before the runtime
 // reads the spec, and only the devices ask for something.
-func TestPrecreateTakesOver(t *testing.T) {
+func TestPrecreateRemovesNVIDIA(t *testing.T) {
 	rule := func(minor int64) specs.LinuxDeviceCgroup {
 		major := int64(195)
 		return specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rwm"}

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// Called by the name of NVIDIA's hook it fails, whatever it is told, with one line.
-func TestCalledForDocker(t *testing.T) {
+// TestCalledAsNVIDIAHook: called by the name of NVIDIA's hook, the program fails with one line,
+// whatever its arguments are.
+func TestCalledAsNVIDIAHook(t *testing.T) {
 	hook := filepath.Join(t.TempDir(), "berth-hook")
 	build := exec.Command("go", "build", "-o", hook, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -47,7 +48,7 @@ func TestCalledForDocker(t *testing.T) {
 	}
 }
 
-func TestRun(t *testing.T) {
+func TestRunHook(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config.toml")
 	if err := os.WriteFile(config, []byte("state = '"+t.TempDir()+"'\ndata = '"+t.TempDir()+"'\n"), 0o600); err != nil {
 		t.Fatal(err)

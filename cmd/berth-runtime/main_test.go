@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A program that was started without an environment hands none to the real runtime.
+// TestEmptyEnvironment: a program that was started without an environment passes none to the real
+// runtime.
 func TestEmptyEnvironment(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
@@ -25,9 +26,9 @@ func TestEmptyEnvironment(t *testing.T) {
 // TestCountEnvironment is run by TestEmptyEnvironment.
 func TestCountEnvironment(t *testing.T) { t.Logf("entries: %d", len(readEnvironment())) }
 
-// Calls for existing containers go to the configured runtime even if the configuration has
-// an error elsewhere.
-func TestRuntimeOfConfigurationWithError(t *testing.T) {
+// TestRuntimeFromBrokenConfiguration: calls for existing containers go to the configured runtime even
+// if the configuration has an error elsewhere.
+func TestRuntimeFromBrokenConfiguration(t *testing.T) {
 	for _, tt := range []struct {
 		name, config string
 		want         string // of the first runtime

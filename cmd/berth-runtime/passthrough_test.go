@@ -99,9 +99,9 @@ func bundles(t *testing.T) string {
 	return b.String()
 }
 
-// Calls that have nothing to do with devices reach the runtime that made the container,
-// with the words that the engine wrote, and change no file.
-func TestPassedThrough(t *testing.T) {
+// TestPassThrough: calls that don't concern devices reach the runtime that created the container with
+// the engine's arguments, and change no file.
+func TestPassThrough(t *testing.T) {
 	program := buildProgram(t)
 	const runc, crun = "/run/bin/runc", "/run/bin/crun"
 	for _, config := range []struct{ name, text, first string }{
@@ -168,7 +168,7 @@ func TestPassedThrough(t *testing.T) {
 	}
 }
 
-// Where programs are found without a runtime in the configuration.
+// TestSearchPath: where programs are found if the configuration names no runtime.
 func TestSearchPath(t *testing.T) {
 	program := buildProgram(t)
 	newHost(t, noConfig)
@@ -189,7 +189,8 @@ func TestSearchPath(t *testing.T) {
 	}
 }
 
-// A configuration that cannot be used stops what makes containers, and nothing else.
+// TestBrokenConfiguration: a configuration that can't be used makes only calls fail that create
+// containers.
 func TestBrokenConfiguration(t *testing.T) {
 	program := buildProgram(t)
 	for _, text := range []string{"nonsense = 1\n", "runtime = 'runc'\n[", "runtime = 1\n"} {
@@ -206,7 +207,7 @@ func TestBrokenConfiguration(t *testing.T) {
 	}
 }
 
-// A runtime that is this very program would start itself for ever.
+// TestOwnProgramIsRefused: a configured runtime that is berth-runtime itself is refused.
 func TestOwnProgramIsRefused(t *testing.T) {
 	program := buildProgram(t)
 	newHost(t, "runtime = '/run/self'\n")

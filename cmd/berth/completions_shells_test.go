@@ -162,7 +162,7 @@ func TestCompletionsInShells(t *testing.T) {
 	}
 }
 
-// TestColonsInBash: a colon ends a word for bash, and not in the name of an image.
+// TestColonsInBash: names of images with a colon are completed, although a colon ends a word for bash.
 func TestColonsInBash(t *testing.T) {
 	file, err := filepath.Abs("../../packaging/completions/berth.bash")
 	if err != nil {

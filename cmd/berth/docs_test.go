@@ -50,7 +50,7 @@ func files() []file {
 	}
 }
 
-// TestManPage: the parts that nothing else makes sure of.
+// TestManPage: properties of the man page that TestGenerated doesn't check.
 func TestManPage(t *testing.T) {
 	pages, err := docs()
 	if err != nil {
@@ -78,7 +78,7 @@ func TestManPage(t *testing.T) {
 	}
 }
 
-// TestGenerated: what packaging ships is what the code says.
+// TestGenerated: the files in packaging equal the generated text.
 func TestGenerated(t *testing.T) {
 	pages, err := docs()
 	if err != nil {
@@ -89,8 +89,8 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// TestHelpFits: nobody has to scroll sideways.
-func TestHelpFits(t *testing.T) {
+// TestFlagHelpFits: the help of each flag fits the width of a terminal.
+func TestFlagHelpFits(t *testing.T) {
 	app := newApp()
 	texts := map[string]string{"berth": app.Description}
 	for _, c := range app.VisibleCommands() {

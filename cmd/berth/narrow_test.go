@@ -61,8 +61,8 @@ func valueOf(ctx *cli.Context, f cli.Flag, name string) any {
 	return ctx.String(name)
 }
 
-// A verb learns the same from an app that knows little else.
-func TestNarrow(t *testing.T) {
+// TestNarrowApp: a verb gets the same flags and arguments from the narrowed app as from the whole one.
+func TestNarrowApp(t *testing.T) {
 	for _, tt := range []struct {
 		name, typed string
 		most        int // that many flags are left

@@ -9,7 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-func TestOrdered(t *testing.T) {
+func TestOrderArguments(t *testing.T) {
 	for _, c := range []struct{ name, typed, want string }{
 		{"behind the task", "berth rm train -f", "berth rm --force train"},
 		{"between tasks", "berth stop a -t 3 b", "berth stop --time 3 a b"},
@@ -66,8 +66,8 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
-// TestHelpIsAWord: tasks and images may be called what the library takes for a verb.
-func TestHelpIsAWord(t *testing.T) {
+// TestTaskNamedHelp: tasks and images can have the names of the library's own verbs.
+func TestTaskNamedHelp(t *testing.T) {
 	for _, name := range []string{"h", "help"} {
 		var path []string
 		var try func(c *cli.Command)
@@ -99,7 +99,8 @@ func TestHelpIsAWord(t *testing.T) {
 	}
 }
 
-// TestTwoNamesOfOneFlag: docker takes -e and --env in one command line, in the order given.
+// TestTwoNamesOfOneFlag: -e and --env can be given in one command line, and keep their order, as with
+// docker.
 func TestTwoNamesOfOneFlag(t *testing.T) {
 	var env []string
 	app := newApp()

@@ -38,8 +38,8 @@ func runNames() map[string]bool {
 	return names
 }
 
-// Every flag of docker's is there, or berth says why it isn't; never both.
-func TestDockersFlags(t *testing.T) {
+// TestDockerRunFlags: berth run has or explains each flag of docker run, and never both.
+func TestDockerRunFlags(t *testing.T) {
 	have, page := runNames(), flagsPage(t)
 	for _, name := range strings.Fields(dockers) {
 		_, explained := othertools.DockerFlags()["run"][name]
@@ -73,8 +73,8 @@ func elsewhere() map[string]string {
 	}
 }
 
-// Docker's flags of other verbs are there, or explained; never both.
-func TestDockersFlagsElsewhere(t *testing.T) {
+// TestDockerFlagsOfOtherVerbs: berth has or explains docker's flags of other verbs, and never both.
+func TestDockerFlagsOfOtherVerbs(t *testing.T) {
 	app := newApp()
 	for verb, flags := range elsewhere() {
 		for _, name := range strings.Fields(flags) {
@@ -93,8 +93,9 @@ func TestDockersFlagsElsewhere(t *testing.T) {
 	}
 }
 
-// What isn't there is refused in one line with the way out, and as its verb's mistakes are.
-func TestAbsentElsewhere(t *testing.T) {
+// TestExplainedFlagsAreUsageErrors: an explained flag is refused in one line with advice, and with the
+// exit code of a usage error.
+func TestExplainedFlagsAreUsageErrors(t *testing.T) {
 	for _, tt := range []struct {
 		typed, line string
 		code        int
@@ -117,8 +118,8 @@ func TestAbsentElsewhere(t *testing.T) {
 	}
 }
 
-// Flags of Apptainer and Slurm are explained, and never both there and explained.
-func TestOtherToolsFlags(t *testing.T) {
+// TestApptainerAndSlurmFlags: flags of Apptainer and Slurm are explained unless berth has them.
+func TestApptainerAndSlurmFlags(t *testing.T) {
 	app := newApp()
 	for verb, all := range map[string][]map[string]string{"run": othertools.Flags("run"), "alloc": othertools.Flags("alloc")} {
 		for _, flags := range all {
@@ -156,7 +157,7 @@ func TestOtherToolsFlags(t *testing.T) {
 	}
 }
 
-func TestAbsentFlags(t *testing.T) {
+func TestExplainedFlags(t *testing.T) {
 	for flag, want := range map[string]string{
 		"-P":     "there is no --publish-all: a task shares the host's network",
 		"-dP":    "there is no --publish-all: ",
@@ -191,7 +192,7 @@ const (
 	absentEnds   = "<!-- end -->\n"
 )
 
-// TestGeneratedTables: the page says what the command says.
+// TestGeneratedTables: the tables of docs/reference/flags.md equal those of package othertools.
 func TestGeneratedTables(t *testing.T) {
 	page := flagsPage(t)
 	before, rest, ok1 := strings.Cut(page, absentBegins)

@@ -7,9 +7,9 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/othertools"
 )
 
-// TestInstead: no verb that berth has is explained away, and what is named in place of
-// one exists.
-func TestInstead(t *testing.T) {
+// TestSuggestedCommandsExist: berth explains no verb that it has, and the commands that it suggests
+// exist.
+func TestSuggestedCommandsExist(t *testing.T) {
 	app := newApp()
 	for name := range othertools.Verbs() {
 		if app.Command(name) != nil {
@@ -30,8 +30,9 @@ func TestInstead(t *testing.T) {
 	}
 }
 
-// TestTwoWords: docker's verbs of two words are answered with the one that serves.
-func TestTwoWords(t *testing.T) {
+// TestSuggestVerbOfGroup: for docker's verbs of two words, such as "image ls", berth suggests its own
+// verb.
+func TestSuggestVerbOfGroup(t *testing.T) {
 	app := newApp()
 	for typed, want := range map[string]string{
 		"system": ": berth system df", "system info": ": berth info", "system events": ": " + othertools.Verbs()["events"],

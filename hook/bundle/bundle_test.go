@@ -178,7 +178,7 @@ func TestWriteWithoutChange(t *testing.T) {
 	}
 }
 
-func TestEngineWroteMeanwhile(t *testing.T) {
+func TestEngineRewritesConfig(t *testing.T) {
 	fresh := `{"ociVersion":"1.0.0","process":{"env":["NEW=1"]}}`
 	tests := []struct {
 		name  string
@@ -220,7 +220,7 @@ func TestEngineWroteMeanwhile(t *testing.T) {
 	}
 }
 
-func TestRestoreKeepsWhatTheEngineWrote(t *testing.T) {
+func TestRestoreKeepsEngineChanges(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.json")
 	put(t, config, plain)
@@ -249,7 +249,7 @@ func TestEmptyAfterPowerFailure(t *testing.T) {
 	}
 }
 
-// A link in place of config.json is moved about; what it names is never written.
+// TestSymlinks: a link in place of config.json is replaced and restored. Its target is never written.
 func TestSymlinks(t *testing.T) {
 	dir := t.TempDir()
 	target := filepath.Join(t.TempDir(), "spec.json")
@@ -333,8 +333,8 @@ func TestAnotherConfigName(t *testing.T) {
 	}
 }
 
-// Killed at any moment, the writer leaves a bundle that can be read and that
-// leads back to the original. This test is its own writer.
+// TestKilledWriter: a writer that is killed at any moment leaves a bundle that can be read and
+// restored. This test is its own writer.
 func TestKilledWriter(t *testing.T) {
 	if dir := os.Getenv("BUNDLE_TEST_WRITER"); dir != "" {
 		for i := 0; ; i++ {

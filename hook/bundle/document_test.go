@@ -164,7 +164,7 @@ func normal(t testing.TB, spec *specs.Spec) *specs.Spec {
 	return out
 }
 
-func TestEditRefusesWhatItDoesNotCarry(t *testing.T) {
+func TestEditRefusesOtherSections(t *testing.T) {
 	d := parse(t, strange)
 	spec, err := d.Spec()
 	if err != nil {
@@ -177,7 +177,7 @@ func TestEditRefusesWhatItDoesNotCarry(t *testing.T) {
 	}
 }
 
-func TestUnchangedIsTheSameDocument(t *testing.T) {
+func TestEditWithoutChange(t *testing.T) {
 	d := parse(t, strange)
 	spec, err := d.Spec()
 	if err != nil {
@@ -230,7 +230,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-func TestParseTakesWhatIsHarmless(t *testing.T) {
+func TestParseAcceptsHarmless(t *testing.T) {
 	for _, text := range []string{
 		`{"ociVersion":"1.3.0"}`,
 		`{"ociVersion":"1"}`,
@@ -243,8 +243,8 @@ func TestParseTakesWhatIsHarmless(t *testing.T) {
 	}
 }
 
-// Any spec that is decoded and changed comes back as it was meant, and what
-// berth doesn't know is still there.
+// TestEditProperty: any changed spec is decoded again as it was changed, and members that berth
+// doesn't know are kept.
 func TestEditProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := parse(t, strange)

@@ -52,8 +52,8 @@ const reachSample = `{"ociVersion":"1.0.2","process":{"env":["A=1"],"user":{"uid
 	"linux":{"cgroupsPath":"/a/b","devices":[{"path":"/dev/x","type":"c","major":195,"minor":0,"fileMode":438}],"resources":{"devices":[
 		{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":3,"access":"rw"}]}}}`
 
-// PartialSpec is a part of what Spec decodes.
-func TestReach(t *testing.T) {
+// TestPartialSpec: PartialSpec returns a part of what Spec returns.
+func TestPartialSpec(t *testing.T) {
 	for _, tt := range []struct{ name, text string }{
 		{"all there is", reachSample},
 		{"nothing there is", `{"ociVersion":"1.0.2"}`},
@@ -83,7 +83,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-func TestReachRefusesWhatSpecRefuses(t *testing.T) {
+func TestPartialSpecRefusesWhatSpecRefuses(t *testing.T) {
 	for _, text := range []string{
 		`{"ociVersion":"1.0.0","process":{"env":{"A":1}}}`, `{"ociVersion":"1.0.0","process":5}`,
 		`{"ociVersion":"1.0.0","linux":{"devices":[{"major":1.5}]}}`, `{"ociVersion":"1.0.0","linux":{"devices":["x"]}}`,

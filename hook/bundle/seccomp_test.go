@@ -9,8 +9,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// TestRules: of a filter's rules those for other calls are never lost, nor written anew.
-func TestRules(t *testing.T) {
+// TestMergeRules: rules of a filter for other system calls are neither lost nor rewritten.
+func TestMergeRules(t *testing.T) {
 	const read, refused, escaped = `{"names":["read"], "action":"SCMP_ACT_ALLOW"}`, `{"names":["mbind"],"action":"SCMP_ACT_ERRNO"}`, `{"names":["m\u0062ind"],"action":"SCMP_ACT_ERRNO"}`
 	allow := []specs.LinuxSyscall{{Names: []string{"mbind"}, Action: specs.ActAllow}}
 	narrowed := []specs.LinuxSyscall{{Names: []string{"mbind"}, Action: specs.ActErrno}}

@@ -7,8 +7,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// A pod's annotations reach each of its containers; the one with a container's name is
-// for that one alone.
+// TestAnnotationOfContainer: the annotation with a container's name is for that container, other
+// annotations of a pod are for all its containers.
 func TestAnnotationOfContainer(t *testing.T) {
 	const containerd, crio = "io.kubernetes.cri.container-name", "io.kubernetes.container.name"
 	type annotations = map[string]string

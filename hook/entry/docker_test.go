@@ -6,9 +6,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Docker before 27.3 writes no variable for --gpus 0: an image's isn't taken for it
-// where that can be told.
-func TestNoGPUs(t *testing.T) {
+// TestZeroGPUs: Docker before 27.3 writes no variable for --gpus 0. The image's variable isn't taken
+// for it where they can be told apart.
+func TestZeroGPUs(t *testing.T) {
 	const all, two, void = "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=0,1", "NVIDIA_VISIBLE_DEVICES=void"
 	const every, compute = "NVIDIA_DRIVER_CAPABILITIES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 	for _, tt := range []struct {

@@ -31,7 +31,7 @@ func ExampleRequestSet_Resolve() {
 	// Output: 2,+gds true <nil>
 }
 
-func TestOf(t *testing.T) {
+func TestRequestsIn(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		spec *specs.Spec
@@ -62,7 +62,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-func TestRequest(t *testing.T) {
+func TestFindRequest(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		asked RequestSet
@@ -90,8 +90,8 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// What is read is what is taken out, and nothing else is.
-func TestRemove(t *testing.T) {
+// TestRemoveRequests: RemoveRequests removes exactly the entries that RequestsIn reads.
+func TestRemoveRequests(t *testing.T) {
 	shared := []specs.Hook{
 		hook("/berth-hook", "--config", "/c", "refuse", "busy"),
 		hook("/berth-hook", "createRuntime", "--request", "2"),
@@ -125,7 +125,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestBound(t *testing.T) {
+func TestBoundLease(t *testing.T) {
 	bind := hook("/opt/berth-hook", "--config", "/c", "bind", "--lease", "0123456789ab")
 	for _, tt := range []struct {
 		name string
@@ -146,8 +146,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// What counts as a request, and what an image can't make one.
-func TestRequestOf(t *testing.T) {
+// TestRequestSources: what counts as a request. An image can't make one.
+func TestRequestSources(t *testing.T) {
 	note := func(text string) map[string]string { return map[string]string{Annotation: text} }
 	podman := func(text string) map[string]string {
 		return map[string]string{Annotation: text, "io.container.manager": "libpod"}
@@ -215,8 +215,9 @@ func TestRequestOf(t *testing.T) {
 	}
 }
 
-// What only berth may write goes, and under podman what crun would open files for.
-func TestStrip(t *testing.T) {
+// TestStripSpec: berth's reserved annotations are removed, and under podman annotations that make crun
+// open files.
+func TestStripSpec(t *testing.T) {
 	has := func(more ...string) map[string]string {
 		all := map[string]string{"a": "b"}
 		for _, key := range more {

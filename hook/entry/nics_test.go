@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestWithNICs: NICs come to a request as features do.
+// TestWithNICs: NICs are added to a request as features are.
 func TestWithNICs(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

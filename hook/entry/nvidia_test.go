@@ -41,8 +41,8 @@ func ExampleFindRequest() {
 	// Output: 2 true <nil>
 }
 
-// What Docker's --gpus comes to, by the last variable of the environment.
-func TestFlag(t *testing.T) {
+// TestGPUFlag: the request of Docker's --gpus, read from the last variables of the environment.
+func TestGPUFlag(t *testing.T) {
 	for _, tt := range []struct{ value, want, err string }{
 		{"0", "1", ""},
 		{"0,1", "2", ""},
@@ -102,8 +102,9 @@ func asks(t *testing.T, spec *specs.Spec, trust Trust, named DeviceResolver, wan
 	}
 }
 
-// Whose hook it is decides: an image's variable is a request in no way.
-func TestFlagIsDockers(t *testing.T) {
+// TestGPUFlagIsDockers: only Docker's own hook stands for --gpus. The variable of an image is no
+// request.
+func TestGPUFlagIsDockers(t *testing.T) {
 	change := func(f func(*specs.Hook)) *specs.Spec {
 		s := withFlag("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=0,1")
 		f(&s.Hooks.Prestart[0]) //nolint:staticcheck // Docker still writes it.
@@ -181,8 +182,8 @@ func TestFlagIsDockers(t *testing.T) {
 	}
 }
 
-// ctr run --gpus has containerd call NVIDIA's program with the devices' indices.
-func TestFlagOfContainerd(t *testing.T) {
+// TestGPUFlagOfContainerd: ctr run --gpus adds a hook of NVIDIA's program with the devices' indices.
+func TestGPUFlagOfContainerd(t *testing.T) {
 	ctr := func(words ...string) *specs.Spec {
 		args := append([]string{"containerd", "oci-hook", "--", "/usr/bin/nvidia-container-cli", "--load-kmods", "configure"}, words...)
 		return spec(specs.Hook{Path: "/usr/bin/containerd", Args: append(args, "--pid={{pid}}", "{{rootfs}}")})
@@ -238,7 +239,7 @@ func eight(nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
 	return all, nil
 }
 
-func TestCDI(t *testing.T) {
+func TestCDIDevices(t *testing.T) {
 	count := Trust{CountIndices: true}
 	privileged := ofCDI(3)
 	for m := range int64(8) {
@@ -309,8 +310,8 @@ func same(r request.Request, text string) bool {
 	return slices.Equal(a, b)
 }
 
-// NVIDIA's names, on berth's own menu: a count only where the admin has said so.
-func TestIndices(t *testing.T) {
+// TestCDIIndices: NVIDIA's CDI names in berth's own specs are a count only if the policy says so.
+func TestCDIIndices(t *testing.T) {
 	menu := func(words ...string) *specs.Spec {
 		s := spec()
 		for _, w := range words {
@@ -347,8 +348,9 @@ func TestIndices(t *testing.T) {
 	}
 }
 
-// NVIDIA's hooks go, with the driver's files of their CDI specs; nothing else does.
-func TestTakeOver(t *testing.T) {
+// TestRemoveNVIDIA: NVIDIA's hooks and the driver files of their CDI specs are removed, and nothing
+// else.
+func TestRemoveNVIDIA(t *testing.T) {
 	theirs := func(file string) specs.Mount {
 		return specs.Mount{Destination: file, Source: file, Type: "bind", Options: []string{"ro", "nosuid", "nodev", "rbind", "rprivate"}}
 	}
@@ -406,8 +408,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// What the variable means where nothing else asks.
-func TestVisible(t *testing.T) {
+// TestVisibleDevices: the meanings of NVIDIA_VISIBLE_DEVICES in a container without another request.
+func TestVisibleDevices(t *testing.T) {
 	policies := []Visible{"", Ignore, Count, Honour, Refuse}
 	const refused = "!asks for no GPU here"
 	for _, tt := range []struct {
@@ -464,9 +466,9 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// Whatever an image and its user write into the environment: with the default policy
-// nothing asks, and --gpus 1 is one GPU.
-func TestEnvironmentIsNoAuthority(t *testing.T) {
+// TestEnvironmentIsNoRequest: with the default policy no environment of an image or a user is a
+// request, and --gpus 1 is one GPU.
+func TestEnvironmentIsNoRequest(t *testing.T) {
 	names := []string{VisibleDevices, Variable, "NVIDIA_DRIVER_CAPABILITIES", "PATH", "A"}
 	rapid.Check(t, func(t *rapid.T) {
 		var env []string

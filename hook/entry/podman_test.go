@@ -7,8 +7,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// An image that says under podman that another engine has made the spec gains nothing.
-func TestPodman(t *testing.T) {
+// TestMadeByPodman: under podman, an image that claims that another engine has made the spec gains
+// nothing.
+func TestMadeByPodman(t *testing.T) {
 	note := func(key, value string) *specs.Spec { return &specs.Spec{Annotations: map[string]string{key: value}} }
 	place := func(path string) *specs.Spec { return &specs.Spec{Linux: &specs.Linux{CgroupsPath: path}} }
 	told := func(path string) *specs.Spec {
@@ -53,8 +54,8 @@ func TestPodman(t *testing.T) {
 	}
 }
 
-// podman's container that only holds a pod has the pod's devices, and nobody else has.
-func TestOfPod(t *testing.T) {
+// TestCheckPod: devices of a podman pod are an error in its infrastructure container.
+func TestCheckPod(t *testing.T) {
 	libpod := map[string]string{"io.container.manager": "libpod"}
 	asks, pause := hook("/usr/bin/berth-hook", "createRuntime", "--request", "1"), []string{"/catatonit", "-P"}
 	for _, tt := range []struct {
@@ -83,8 +84,9 @@ func TestOfPod(t *testing.T) {
 	}
 }
 
-// A pod's own container runs anything with --infra-image.
-func TestOfPodByCgroup(t *testing.T) {
+// TestCheckPodByCgroup: the infrastructure container is recognised by its cgroup too, because --infra-
+// image can run any program.
+func TestCheckPodByCgroup(t *testing.T) {
 	id := strings.Repeat("0a", 32)
 	for _, tt := range []struct {
 		name, place, sandbox string

@@ -158,9 +158,9 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Whatever is in an image: the host's files stay as they are, nothing of them
-// shows, and what can't be done is an error.
-func TestHostile(t *testing.T) {
+// TestHostileRoot: whatever is in an image, files of the host stay unchanged and invisible, and edits
+// that can't be applied are errors.
+func TestHostileRoot(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		prepare func(root, host string)
@@ -319,8 +319,9 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// While a link is being swapped all the time, nothing ever lands outside.
-func TestSwapped(t *testing.T) {
+// TestSwappedLink: while a link in the image is swapped all the time, no edit is applied outside of
+// the root.
+func TestSwappedLink(t *testing.T) {
 	s := newStage(t, func(root, host string) {
 		testutil.Must(t, os.MkdirAll(root+"/good", 0o755))
 		testutil.Must(t, os.Symlink(host+"/volume", root+"/bad"))
@@ -377,7 +378,7 @@ func TestRefusedContainers(t *testing.T) {
 	}
 }
 
-// A limit is set unless the spec sets it too.
+// TestLimits: a limit is set unless the spec sets it too.
 func TestLimits(t *testing.T) {
 	s := newStage(t, nil, "")
 	c := s.container()
@@ -396,7 +397,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Network devices come last, and never into a network namespace that is the host's.
+// TestNetDevices: network devices are moved last, and never into the host's network namespace.
 func TestNetDevices(t *testing.T) {
 	s := newStage(t, nil, "")
 	err := s.apply(edits.Edits{Nodes: []edits.Node{nullNode("/dev/x")}, NetDevices: map[string]string{"enp9": "eth1"}})
@@ -408,7 +409,7 @@ func TestNetDevices(t *testing.T) {
 	}
 }
 
-// Nothing of this process is in the container's namespace afterwards.
+// TestThreadEnds: no thread of this process stays in the container's namespaces.
 func TestThreadEnds(t *testing.T) {
 	s := newStage(t, nil, "")
 	testutil.Must(t, s.apply(edits.Edits{Nodes: []edits.Node{nullNode("/dev/x")}}))

@@ -45,7 +45,7 @@ func (m machine) dumped(t *testing.T, version, dump string, o Options) (machine,
 	return m.with(t, p), p
 }
 
-// TestContainerdDropIn: from 2.0 on, a file of berth's own and one line.
+// TestContainerdDropIn: from 2.0 on, the plan is a drop-in and one line in the main file.
 func TestContainerdDropIn(t *testing.T) {
 	const head = "# Written by berth setup containerd; berth setup containerd --remove takes it away.\n"
 	own := func(version, plugin string) string {
@@ -82,7 +82,7 @@ func TestContainerdDropIn(t *testing.T) {
 	}
 }
 
-// TestContainerdEdit: before 2.0, the file that counts for the plugin is edited.
+// TestContainerdEdit: before 2.0, the plan edits the last file that sets the plugin.
 func TestContainerdEdit(t *testing.T) {
 	const (
 		runc    = "\n[" + v2 + ".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n"
@@ -134,7 +134,7 @@ func TestContainerdEdit(t *testing.T) {
 	}
 }
 
-// TestContainerdNVIDIA: a runtime of NVIDIA's becomes berth's, and CDI is turned on.
+// TestContainerdNVIDIA: a runtime of NVIDIA's is pointed at berth, and CDI is turned on.
 func TestContainerdNVIDIA(t *testing.T) {
 	dump := dumpOf(v3) + "[" + v3 + "]\nenable_cdi = false\n[" + v3 + ".containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"nvidia.*\"]\n"
 	m := machine{containerdConfigPath: "version = 3\n"}
@@ -148,8 +148,8 @@ func TestContainerdNVIDIA(t *testing.T) {
 	}
 }
 
-// TestContainerdJudge: what containerd would say after the change.
-func TestContainerdJudge(t *testing.T) {
+// TestContainerdVerify: the check of containerd's output after the change.
+func TestContainerdVerify(t *testing.T) {
 	before := dumpOf(v3)
 	berth := "[" + v3 + ".containerd.runtimes.berth.options]\nBinaryName = \"/usr/bin/berth-runtime\"\nRoot = \"\"\n"
 	for _, c := range []struct{ name, after, want string }{
@@ -196,8 +196,8 @@ func TestContainerdRefuses(t *testing.T) {
 	}
 }
 
-// TestContainerdOtherDefault: a default runtime of another kind says nothing of how runc's
-// containers are to be, the runtime of runc's does.
+// TestContainerdOtherDefault: berth's runtime gets the settings of runc and not those of a default
+// runtime of another type.
 func TestContainerdOtherDefault(t *testing.T) {
 	dump := strings.Replace(dumpOf(v3), `default_runtime_name = "runc"`, `default_runtime_name = "kata"`, 1) +
 		"[" + v3 + ".containerd.runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n"

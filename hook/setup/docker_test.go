@@ -17,7 +17,7 @@ const (
 	ours     = `{"path":"/usr/bin/berth-runtime"}`
 )
 
-// TestDockerFiles: what berth adds to a daemon.json, and that it goes again to the byte.
+// TestDockerFiles: berth's additions to a daemon.json. A removal restores it byte for byte.
 func TestDockerFiles(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
@@ -57,7 +57,7 @@ func TestDockerFiles(t *testing.T) {
 	}
 }
 
-// TestDockerKeys: what the admin has changed meanwhile stays, and berth's keys go.
+// TestDockerKeys: a removal keeps the admin's later changes and removes berth's keys.
 func TestDockerKeys(t *testing.T) {
 	for _, c := range []struct {
 		name, before string
@@ -101,7 +101,7 @@ func replaceOnce(from, to string) func(string) string {
 	return func(s string) string { return strings.Replace(s, from, to, 1) }
 }
 
-// TestDockerSteps: --default later, by itself, stays until all is taken back.
+// TestDockerSteps: a --default that was added by a later setup stays until a removal undoes both.
 func TestDockerSteps(t *testing.T) {
 	before := machine{dockerConfigPath: "{\n  \"debug\": true,\n  \"default-runtime\": \"runc\"\n}\n"}
 	m, _ := before.set(t, "docker", "28.5.2", usual)
@@ -129,8 +129,8 @@ func TestDockerSteps(t *testing.T) {
 	}
 }
 
-// TestDockerHalf: a setup that ended anywhere can be taken back, and done again.
-func TestDockerHalf(t *testing.T) {
+// TestDockerInterrupted: a setup that was killed at any step can be undone, and repeated.
+func TestDockerInterrupted(t *testing.T) {
 	before := machine{dockerConfigPath: `{"a":1}`, unitFile: "[Service]\n"}
 	p, err := planDocker(before.host("28.5.2"), withDefault(), nil)
 	if err != nil {
@@ -154,7 +154,7 @@ func TestDockerHalf(t *testing.T) {
 	}
 }
 
-// TestDockerPath: the stub comes first in what dockerd's PATH was.
+// TestDockerPath: the directory of the stub comes before the other directories of dockerd's PATH.
 func TestDockerPath(t *testing.T) {
 	const override = "/etc/systemd/system/docker.service.d/override.conf"
 	for _, c := range []struct {
@@ -196,7 +196,7 @@ func TestDockerPath(t *testing.T) {
 	}
 }
 
-// TestDockerRefuses: nothing is planned over what berth doesn't understand.
+// TestDockerRefuses: a configuration that berth doesn't understand is an error.
 func TestDockerRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -226,7 +226,7 @@ func TestDockerRefuses(t *testing.T) {
 	}
 }
 
-// TestDockerNotes: what is said of a version, and what has to be run.
+// TestDockerNotes: the notes about a version of docker, and the command that applies the change.
 func TestDockerNotes(t *testing.T) {
 	count := usual
 	count.CountIndices = true
@@ -251,7 +251,7 @@ func TestDockerNotes(t *testing.T) {
 	}
 }
 
-// TestDockerLink: of a link the target is edited.
+// TestDockerLink: if daemon.json is a link, its target is edited.
 func TestDockerLink(t *testing.T) {
 	before := machine{dockerConfigPath: "-> ../../srv/docker.json", "/srv/docker.json": "-> real.json", "/srv/real.json": `{"a":1}`}
 	after, p := before.set(t, "docker", "28.5.2", usual)
@@ -263,7 +263,7 @@ func TestDockerLink(t *testing.T) {
 	}
 }
 
-// TestDockerOtherFile: dockerd may be told of another file.
+// TestDockerOtherFile: a file that dockerd's command line names is edited.
 func TestDockerOtherFile(t *testing.T) {
 	before := machine{"/srv/d.json": "{}", unitFile: "[Service]\nExecStart=/usr/bin/dockerd --config-file /srv/d.json\n"}
 	if after, _ := before.set(t, "docker", "28.5.2", usual); after["/srv/d.json"] == "{}" || after[dockerConfigPath] != "" {
@@ -271,8 +271,8 @@ func TestDockerOtherFile(t *testing.T) {
 	}
 }
 
-// TestDockerConfig: berth's own configuration, if it isn't the usual one, reaches the
-// runtime by a script.
+// TestDockerConfig: a configuration of berth's other than the default one is passed to the runtime by
+// a script.
 func TestDockerConfig(t *testing.T) {
 	o := usual
 	o.Config = "/srv/berth.toml"
@@ -286,8 +286,8 @@ func TestDockerConfig(t *testing.T) {
 	}
 }
 
-// TestDockerAny: set up and taken back, any daemon.json has the same bytes.
-func TestDockerAny(t *testing.T) {
+// TestDockerRoundTrip: setup and removal leave any daemon.json with the same bytes.
+func TestDockerRoundTrip(t *testing.T) {
 	key := rapid.SampledFrom([]string{`"runtimes"`, `"features"`, `"default-runtime"`, `"nvidia"`, `"berth"`, `"cdi"`, `"path"`, `"a"`, `"\u0062"`, `"ü"`})
 	space := rapid.SampledFrom([]string{"", " ", "\n", "\r\n\t", "\n    "})
 	value := rapid.Custom(func(t *rapid.T) string { return object(t, key, space, 3) })

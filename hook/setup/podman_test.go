@@ -58,7 +58,7 @@ func TestPodman(t *testing.T) {
 	}
 }
 
-// TestPodmanHooks: what is written is what is packaged.
+// TestPodmanHooks: the hook files that setup writes equal the packaged ones.
 func TestPodmanHooks(t *testing.T) {
 	after, _ := machine{}.set(t, "podman", "5.8.6", usual)
 	for _, stage := range []string{"precreate", "poststop"} {

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRemoveWithoutRecord: after the loss of the data directory, a removal takes out all
-// that names berth, also a default runtime, and leaves the admin's settings.
+// TestRemoveWithoutRecord: after the loss of the data directory, a removal removes all values that
+// name berth, a default runtime too, and keeps the admin's settings.
 func TestRemoveWithoutRecord(t *testing.T) {
 	const nvidia = `"nvidia": {"path": "nvidia-container-runtime"}`
 	for _, c := range []struct {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestParse(t *testing.T) {
+func TestParseArgs(t *testing.T) {
 	compare := cmp.AllowUnexported(call{})
 	tests := []struct {
 		name, line string

@@ -35,8 +35,8 @@ func TestCallingEngine(t *testing.T) {
 	}
 }
 
-// What people call a container, its engine says.
-func TestName(t *testing.T) {
+// TestContainerName: the name under which the engine's user knows a container.
+func TestContainerName(t *testing.T) {
 	for _, tt := range []struct {
 		annotations map[string]string
 		want        string
@@ -52,7 +52,7 @@ func TestName(t *testing.T) {
 	}
 }
 
-// podman says the runtime's name itself.
+// TestReportToPodman: podman puts the runtime's name before the message itself.
 func TestReportToPodman(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var stderr bytes.Buffer
@@ -63,7 +63,7 @@ func TestReportToPodman(t *testing.T) {
 	}
 }
 
-func TestReport(t *testing.T) {
+func TestReportError(t *testing.T) {
 	odd := errors.Join(&fs.PathError{Op: "open", Path: "/x\t\"y\"", Err: fs.ErrNotExist}, errors.New("fork: permission denied"),
 		errors.New("no such file or directory"))
 	const said = `open /x "y": file does not exist; fork: access was refused; it does not exist`
@@ -123,7 +123,7 @@ func checkJSON(t *testing.T, line []byte, said string) {
 	}
 }
 
-func TestChoose(t *testing.T) {
+func TestChooseRuntime(t *testing.T) {
 	dir := t.TempDir()
 	for _, file := range []string{"crun/old/status", "shared/old/status", "runc/new/state.json"} {
 		path := filepath.Join(dir, file)
@@ -178,7 +178,7 @@ func TestDefaultRoot(t *testing.T) {
 	}
 }
 
-func TestBundleOf(t *testing.T) {
+func TestParseBundlePath(t *testing.T) {
 	root := t.TempDir()
 	files := map[string]string{
 		"runc/c/state.json":  `{"id":"c","config":{"labels":["x=y","bundle=/b/runc"]}}`,

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Whoever has no runtime is told what to do about it.
-func TestNoRuntimeAdvises(t *testing.T) {
+// TestNoRuntime: the error for a missing runtime has advice.
+func TestNoRuntime(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "crun")
 	for _, tt := range []struct {
 		name     string

@@ -19,8 +19,9 @@ const injected = `{"ociVersion":"1.0.2", "root":{"path":"rootfs"},"process":{"en
 	"linux":{"cgroupsPath":"/engine/c1","devices":[{"path":"/dev/nvidia3","type":"c","major":195,"minor":3},{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255}],
 	"resources":{"devices":[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":195,"minor":3,"access":"rwm"}]}}}`
 
-// What Docker's --gpus and NVIDIA's tools leave in a bundle is read, and never run.
-func TestCreateWithHabits(t *testing.T) {
+// TestCreateWithNVIDIAHooks: the hooks of Docker's --gpus and of NVIDIA's tools are read as requests,
+// and removed.
+func TestCreateWithNVIDIAHooks(t *testing.T) {
 	const leased = "prepare 00000000000a rootfs; tell prepared 00000000000a "
 	const dockers = "1 hook of /opt/nvidia-container-runtime-hook, which berth replaces"
 	cdi := "1 hook of /usr/bin/nvidia-cdi-hook, which berth replaces; 1 mount of driver files by NVIDIA's CDI spec"
@@ -56,9 +57,9 @@ func TestCreateWithHabits(t *testing.T) {
 	}
 }
 
-// Who is exempt and asks for nothing is left alone, with what NVIDIA's tools bring: the
-// bundle stays as it is. --gpus is a request all the same.
-func TestCreateExemptWithHabits(t *testing.T) {
+// TestCreateExemptWithNVIDIAHooks: an exempt container without a request keeps the additions of
+// NVIDIA's tools, and its bundle stays unchanged. --gpus is a request nevertheless.
+func TestCreateExemptWithNVIDIAHooks(t *testing.T) {
 	exempt := func(config string) string { return strings.Replace(config, `"a":"b"`, `"berth.exempt":"secret"`, 1) }
 	s := world(t, exempt(injected))
 	s.run(t, createLine)
@@ -72,8 +73,9 @@ func TestCreateExemptWithHabits(t *testing.T) {
 	}
 }
 
-// What can't be read stops the container, in one line, with nothing taken.
-func TestCreateWithHabitsFails(t *testing.T) {
+// TestCreateWithNVIDIAHooksFails: additions that can't be read fail the create with one line, and no
+// lease is taken.
+func TestCreateWithNVIDIAHooksFails(t *testing.T) {
 	for value, says := range map[string]string{"2,2": "--gpus: request", "h100:x": "--gpus: request"} {
 		s := world(t, habit(value))
 		r := s.run(t, createLine)

@@ -14,9 +14,9 @@ const able = `{"ociVersion":"1.0.2","root":{"path":"rootfs"},"process":{"env":["
 
 const enclosed = "enclose /engine/outer for /engine/outer/c1; "
 
-// A container that could lift its own rules goes into an outer cgroup, which its
-// delete takes away.
-func TestOuter(t *testing.T) {
+// TestOuterCgroup: a container that could lift its own rules is put into an outer cgroup, which its
+// delete removes.
+func TestOuterCgroup(t *testing.T) {
 	tests := []struct {
 		name, config, create, calls, deleted string
 		concerned                            bool
@@ -84,8 +84,8 @@ func TestOuterRefusesFileSystemEvents(t *testing.T) {
 	}
 }
 
-// Who says in a spec of his own where an outer cgroup is has said nothing.
-func TestForgedOuter(t *testing.T) {
+// TestForgedOuterCgroup: an annotation of the spec that names an outer cgroup is ignored.
+func TestForgedOuterCgroup(t *testing.T) {
 	s := world(t, strings.Replace(original, `"berth.gpus"`, `"dev.berth.cgroup":"/engine","berth.gpus"`, 1))
 	s.run(t, createLine)
 	if strings.Contains(s.get(t, "seen.json"), "dev.berth.cgroup") {
@@ -160,7 +160,8 @@ func TestUpdateRefuses(t *testing.T) {
 	}
 }
 
-// A checkpoint can't have a device's state.
+// TestCheckpointAndRestoreOfLease: a container with a lease is neither checkpointed nor restored,
+// because a checkpoint has no state of devices.
 func TestCheckpointAndRestoreOfLease(t *testing.T) {
 	t.Run("checkpoint", func(t *testing.T) {
 		s := made(t)
@@ -196,8 +197,9 @@ func TestCheckpointAndRestoreOfLease(t *testing.T) {
 	})
 }
 
-// A cgroup that belongs to a lease of another container is refused, also to a container that asks for nothing.
-func TestCgroupOfAnother(t *testing.T) {
+// TestCgroupOfAnotherLease: a cgroup of another container's lease is refused, also for a container
+// without a request.
+func TestCgroupOfAnotherLease(t *testing.T) {
 	at := func(config, path string) string { return strings.Replace(config, "/engine/c1", path, 1) }
 	plain := strings.Replace(original, `"berth.gpus":"2"`, "", 1)
 	for _, tt := range []struct {
@@ -238,8 +240,9 @@ func TestCgroupOfAnother(t *testing.T) {
 	}
 }
 
-// A process that could take off the device rules doesn't come into a container with a lease.
-func TestExecByAdministrator(t *testing.T) {
+// TestExecPrivileged: an exec of a process that could lift the device rules is refused in a container
+// with a lease.
+func TestExecPrivileged(t *testing.T) {
 	all, few := `{"capabilities":{"bounding":["CAP_CHOWN","CAP_SYS_ADMIN"]}}`, `{"args":["sh"],"capabilities":{"bounding":["CAP_CHOWN"]}}`
 	for _, tt := range []struct {
 		name, process, line string

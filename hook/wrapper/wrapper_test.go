@@ -85,7 +85,7 @@ func TestCreateGuarded(t *testing.T) {
 	}
 }
 
-// What fails before the exec leaves no lease and the bundle as it was.
+// TestCreateFails: a create that fails before the exec leaves no lease and the bundle as it was.
 func TestCreateFails(t *testing.T) {
 	const taken = "acquire 2 for c1; prepare 00000000000a rootfs; release 00000000000a"
 	const told = "acquire 2 for c1; prepare 00000000000a rootfs; tell prepared 00000000000a a note; release 00000000000a"
@@ -158,8 +158,8 @@ func TestMissingBundle(t *testing.T) {
 	want(t, "stderr", r.stderr, "berth: read bundle: bundle/config.json is missing\n")
 }
 
-// Who asks for nothing can be put anywhere.
-func TestCgroupOfNoConcern(t *testing.T) {
+// TestCgroupWithoutRequest: a container without a request can have any cgroup.
+func TestCgroupWithoutRequest(t *testing.T) {
 	for _, path := range []string{"/", "/../c1", "../c1"} {
 		text := strings.Replace(nothing, `"process"`, `"linux":{"cgroupsPath":"`+path+`"},"process"`, 1)
 		s := world(t, text)
@@ -170,7 +170,7 @@ func TestCgroupOfNoConcern(t *testing.T) {
 	}
 }
 
-// Without a cgroup no device rules apply.
+// TestNoCgroups: without a cgroup there are no device rules, so a request is refused.
 func TestNoCgroups(t *testing.T) {
 	const ruled = `{"ociVersion":"1.0.2","root":{"path":"rootfs"},"process":{},"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`
 	const refused = "berth: --cgroup-manager=disabled gives container c1 no cgroup"
@@ -206,7 +206,7 @@ func TestNoCgroups(t *testing.T) {
 	}
 }
 
-// Other verbs need nothing but a runtime, in whatever state the rest is.
+// TestOtherVerbs: other verbs need only a runtime, even if configuration and ledger are broken.
 func TestOtherVerbs(t *testing.T) {
 	for _, line := range []string{
 		"", "--version", "features", "state c1", "--root r kill c1 KILL", "frobnicate c1",
@@ -253,8 +253,8 @@ func TestForgedAnnotation(t *testing.T) {
 	}
 }
 
-// A lease that precreate has taken is taken over, if it is there for this container.
-func TestReserved(t *testing.T) {
+// TestReservedLease: a lease that precreate has taken for this container is taken over.
+func TestReservedLease(t *testing.T) {
 	const prepared = "prepare 00000000000b rootfs; tell prepared 00000000000b a note; runtime " + createLine
 	const refused = "is not reserved for it"
 	spec := strings.Replace(original, "{", `{"hooks":{"createRuntime":[{"path":"/usr/bin/berth-hook","args":["berth-hook","bind","--lease","00000000000b"]}]},`, 1)
@@ -394,8 +394,9 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// The runtime says that the container is gone, and its init isn't: the lease stays.
-func TestDeleteLeavesTheLiving(t *testing.T) {
+// TestDeleteKeepsLeaseOfLivingProcess: the runtime has deleted the container, but its init lives: the
+// lease stays.
+func TestDeleteKeepsLeaseOfLivingProcess(t *testing.T) {
 	s := made(t)
 	leases, err := (&fakeNode{setup: *s}).Leases()
 	if err != nil || len(leases) != 1 {
@@ -424,8 +425,9 @@ func TestDeleteOfGuardedContainer(t *testing.T) {
 	want(t, "config.json", s.get(t, "bundle/config.json"), nothing)
 }
 
-// An engine may remove the bundle while the runtime is at it, and make the next one.
-func TestDeleteOfBundleThatGoesMeanwhile(t *testing.T) {
+// TestDeleteOfRemovedBundle: an engine can remove the bundle while the runtime deletes the container,
+// and create the next one.
+func TestDeleteOfRemovedBundle(t *testing.T) {
 	for _, tt := range []struct{ name, meanwhile, config string }{
 		{"gone", "rm -r bundle", ""},
 		{"another one", "mv bundle old && mkdir bundle && echo next >bundle/config.json && rm -r old", "next\n"},
@@ -444,7 +446,7 @@ func TestDeleteOfBundleThatGoesMeanwhile(t *testing.T) {
 	}
 }
 
-func TestDeletePassesSignalsOn(t *testing.T) {
+func TestDeleteForwardsSignals(t *testing.T) {
 	s := made(t)
 	s.put(t, "wait", "")
 	cmd := s.command(t, deleteLine)
@@ -474,8 +476,9 @@ func TestDeleteKilledRuntime(t *testing.T) {
 	}
 }
 
-// A delete ends late, when its bundle is another creation's: that one's stays.
-func TestDeleteLeavesTheNextBundle(t *testing.T) {
+// TestDeleteKeepsNextBundle: a late delete keeps the bundle of the container that was created
+// meanwhile.
+func TestDeleteKeepsNextBundle(t *testing.T) {
 	for _, tt := range []struct{ name, line string }{
 		{"being made", createLine}, {"of another name", strings.Replace(createLine, " c1", " c2", 1)},
 	} {
@@ -511,8 +514,9 @@ func TestDeleteLeavesTheNextBundle(t *testing.T) {
 	}
 }
 
-// An annotation named bundle names no bundle that a delete could put back.
-func TestDeleteOfAnothersBundle(t *testing.T) {
+// TestDeleteKeepsForeignBundle: an annotation named bundle doesn't make a delete restore another
+// container's bundle.
+func TestDeleteKeepsForeignBundle(t *testing.T) {
 	s := world(t, nothing)
 	s.Concerned = true
 	s.run(t, createLine)

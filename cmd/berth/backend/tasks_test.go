@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// A task of another engine is told from none.
-func TestFindElsewhere(t *testing.T) {
+// TestFindTaskOfOtherEngine: the error for a task of another engine names that engine.
+func TestFindTaskOfOtherEngine(t *testing.T) {
 	native := tasks.Store{Data: t.TempDir(), State: t.TempDir()}
 	usual, strange := engine.Store(native, ""), engine.Store(native, "/run/my.sock")
 	put := func(s tasks.Store, id, name string) {

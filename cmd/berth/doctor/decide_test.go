@@ -429,7 +429,7 @@ func TestParseACS(t *testing.T) {
 	}
 }
 
-// TestNeighbours: who exchanges data below one switch, and by which bridges.
+// TestNeighbours: pairs of devices below one switch, and the bridges between them.
 func TestNeighbours(t *testing.T) {
 	device := func(route ...string) sysfs.Device { return sysfs.Device{Address: route[len(route)-1], Route: route} }
 	a, b := device("root", "switch", "port1", "gpu1"), device("root", "switch", "port2", "nic")
@@ -536,8 +536,8 @@ func TestDecideUnits(t *testing.T) {
 	})
 }
 
-// TestCommand: a fix names the configuration that was checked.
-func TestCommand(t *testing.T) {
+// TestFixNamesConfiguration: the commands of fixes name the configuration that was checked.
+func TestFixNamesConfiguration(t *testing.T) {
 	for path, want := range map[string]string{berth.ConfigPath: "berth discover", "/x.toml": "berth --config /x.toml discover"} {
 		if got := (&report{configPath: path}).command("discover"); got != want {
 			t.Errorf("got %q, want %q", got, want)

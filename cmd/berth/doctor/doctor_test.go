@@ -18,8 +18,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// TestDocumented: the page lists the checks as they are, in their order.
-func TestDocumented(t *testing.T) {
+// TestChecksAreDocumented: docs/doctor.md lists the checks in their order.
+func TestChecksAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/doctor.md")
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func lines(findings []Finding) (all []string) {
 	return all
 }
 
-// TestRecords: records of tasks and images that can't be read are reported, with what removes them.
+// TestRecords: records of tasks and images that can't be read are reported with a fix.
 func TestRecords(t *testing.T) {
 	m := machine{t, t.TempDir()}
 	if diff := cmp.Diff([]string{"ok: the name of each image can be read"}, m.check("images.names")); diff != "" {
@@ -171,7 +171,8 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// TestRootless: what keeps users from making user namespaces, where podman is there.
+// TestRootless: settings that keep users from creating user namespaces are reported if podman is
+// installed.
 func TestRootless(t *testing.T) {
 	m := machine{t, t.TempDir()}
 	m.write("proc/sys/user/max_user_namespaces", "15000\n")
@@ -269,8 +270,9 @@ func TestParseRuntimeVersion(t *testing.T) {
 	}
 }
 
-// TestHidden: what may not be looked at is no failure, unless root may not.
-func TestHidden(t *testing.T) {
+// TestChecksOnlyRootCanMake: for another user than root, a check without permission is left out and
+// listed. For root it is a failure.
+func TestChecksOnlyRootCanMake(t *testing.T) {
 	denied := func(*report) error { return &os.PathError{Op: "open", Path: "/x", Err: unix.EACCES} }
 	for _, c := range []struct {
 		user string

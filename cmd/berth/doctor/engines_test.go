@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/hook/setup"
 )
 
-// TestDecideEngine: each state of an engine, with what to do about it.
+// TestDecideEngine: each state of an engine with its fix.
 func TestDecideEngine(t *testing.T) {
 	const (
 		restart = "systemctl daemon-reload && systemctl restart docker"
@@ -127,7 +127,7 @@ func TestDecideEngine(t *testing.T) {
 	}
 }
 
-// TestReadEngine: what is read of a machine on which containerd is set up.
+// TestReadEngine: the state that is read on a machine on which containerd is set up.
 func TestReadEngine(t *testing.T) {
 	const (
 		main = "/etc/containerd/config.toml"

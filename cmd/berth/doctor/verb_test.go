@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/output"
 )
 
-// TestFindingsOnATerminal: long lines are broken below their text, and --quiet leaves out what is ok.
+// TestFindingsOnATerminal: long lines are broken below their text, and --quiet leaves out ok findings.
 func TestFindingsOnATerminal(t *testing.T) {
 	var b strings.Builder
 	printFindings(output.StyledWriter{Writer: &b, Width: 60}, []Finding{
@@ -24,7 +24,7 @@ func TestFindingsOnATerminal(t *testing.T) {
 	}
 }
 
-// TestPrintFindings: how findings look, with and without colours.
+// TestPrintFindings: the printed findings, with and without colours.
 func TestPrintFindings(t *testing.T) {
 	all := []Finding{{State: Warning, About: "docker", Text: "isn't\nset up", Fix: "berth setup docker"}}
 	for colours, warning := range map[bool]string{false: "warning", true: "\x1b[33mwarning\x1b[0m"} {

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/hook/setup"
 )
 
-// TestApply: what somebody else changes meanwhile isn't overwritten, and what is written
-// can be taken back from the first step on.
+// TestApply: a change by another process isn't overwritten, and the changes can be undone after a kill
+// at any step.
 func TestApply(t *testing.T) {
 	dir := t.TempDir()
 	a, b, record := filepath.Join(dir, "new", "a"), filepath.Join(dir, "b"), filepath.Join(dir, "record")
@@ -48,7 +48,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestValidate: what an engine says of files that it has never seen.
+// TestValidate: the engine's verdict about files that aren't installed yet.
 func TestValidate(t *testing.T) {
 	// The engine of the test accepts files in which nothing is wrong.
 	call := []string{"sh", "-c", "! grep -h wrong " + setup.Dir + "/* && cat " + setup.Dir + "/a"}
@@ -79,7 +79,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestForget: what a removal leaves to be removed.
+// TestForget: a removal removes the record, temporary files and empty directories.
 func TestForget(t *testing.T) {
 	dir := t.TempDir()
 	data, used, empty := filepath.Join(dir, "data"), filepath.Join(dir, "used"), filepath.Join(dir, "empty")

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A daemon is asked by its socket, and one that says no, or too much, isn't believed.
-func TestAsk(t *testing.T) {
+// TestGetFromSocket: an HTTP error and an oversized reply of a daemon are errors.
+func TestGetFromSocket(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "sock")
 	l, err := net.Listen("unix", socket)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestFilterTypos: a filter that is typed wrongly is answered with the nearest right word.
+// TestFilterTypos: the error of a misspelt filter names the nearest filter.
 func TestFilterTypos(t *testing.T) {
 	_, until := pruneSelection([]string{"untill=1h"}, time.Now())
 	_, reference := imageFilters([]string{"refernce=x"})

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// TestExplainLogin: an error of a login names the registry once, and says what to do.
+// TestExplainLogin: an error of a login names the registry once, and has advice.
 func TestExplainLogin(t *testing.T) {
 	const host = "registry.example:5000"
 	for _, c := range []struct {

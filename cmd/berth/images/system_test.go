@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// TestDiskUsageByItem: layers that no named image has are listed between images and tasks.
+// TestDiskUsageByItem: layers that belong to no named image are listed between images and tasks.
 func TestDiskUsageByItem(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }

@@ -2,7 +2,8 @@ package lease
 
 import "testing"
 
-// TestIsOwnProgram: `berth repair --break-lock` ends programs that the packages put into two directories.
+// TestIsOwnProgram: berth repair --break-lock ends only programs in the two directories of berth's
+// packages.
 func TestIsOwnProgram(t *testing.T) {
 	for _, tt := range []struct {
 		self, program string

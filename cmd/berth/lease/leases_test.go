@@ -21,7 +21,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-func TestOrdinal(t *testing.T) {
+func TestFormatOrdinal(t *testing.T) {
 	for n, want := range map[int]string{1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 102: "102nd", 111: "111th"} {
 		if got := formatOrdinal(n); got != want {
 			t.Errorf("ordinal(%d) is %s, want %s", n, got, want)

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/snapshot"
 )
 
-func TestSayDiscovered(t *testing.T) {
+func TestPrintDiscovered(t *testing.T) {
 	s := snapshot.Snapshot{Inventory: gpu.Inventory{
 		Hostname: "node", Driver: gpu.Driver{Version: "550.1"},
 		GPUs: []gpu.GPU{{Index: 0}, {Index: 1, PCI: "0000:01:00.0", Lost: "fallen off the bus"}},

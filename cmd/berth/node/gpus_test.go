@@ -42,7 +42,7 @@ func held(id string, live bool, since time.Time, devices ...gpu.Device) ledger.S
 	}}
 }
 
-func TestSurvey(t *testing.T) {
+func TestSurveyNode(t *testing.T) {
 	inv, now := inventory(), time.Now()
 	devices := map[string]gpu.Device{}
 	for _, d := range inv.Devices() {

@@ -45,7 +45,7 @@ func TestTopology(t *testing.T) {
 	verbtest.CompareGolden(t, "testdata/topo.txt", b.String())
 }
 
-// A matrix of many devices fits 80 columns, and is shown in full where that is asked for.
+// TestWideTopology: a matrix of many devices fits 80 columns, and --no-trunc shows it in full.
 func TestWideTopology(t *testing.T) {
 	for _, c := range []struct {
 		golden     string
@@ -102,7 +102,7 @@ func wideInventory(gpus, nics int) (inv gpu.Inventory) {
 	return inv
 }
 
-// Where there is nothing to show, the lists of the JSON are empty and not null.
+// TestEmptyTopology: without devices the lists of the JSON are empty and not null.
 func TestEmptyTopology(t *testing.T) {
 	var b strings.Builder
 	if err := output.PrintJSON(&b, topologyOf(gpu.Inventory{})); err != nil || strings.Contains(b.String(), "null") {

@@ -6,8 +6,8 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Suggestions are verbs that the help shows.
-func TestSuggestVerbOfHelp(t *testing.T) {
+// TestSuggestedVerbsAreShown: suggested verbs are among those that the help shows.
+func TestSuggestedVerbsAreShown(t *testing.T) {
 	app := &cli.App{Commands: []*cli.Command{{Name: "ps"}, {Name: "enter", Hidden: true}}}
 	for typed, want := range map[string]string{"pss": " (did you mean ps?)", "entre": ""} {
 		if got := SuggestVerb(app, typed, ""); got != want {

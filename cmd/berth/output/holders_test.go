@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// What the parts of a gang have is listed as one lease is.
-func TestIndexes(t *testing.T) {
+// TestListIndexes: the devices of a gang's parts are listed like those of one lease.
+func TestListIndexes(t *testing.T) {
 	device := func(uuid, index string) gpu.Device { return gpu.Device{UUID: uuid, Index: index} }
 	got := JoinIndexes([]gpu.Device{
 		device("GPU-a", "0"), device("HCA-b", "mlx5_1"), device("HCA-a", "mlx5_0"),
@@ -20,7 +20,7 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-func TestHolder(t *testing.T) {
+func TestFormatHolder(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		owner ledger.Owner

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestColours: on a terminal, unless its user wants none.
+// TestColours: colours are used on a terminal unless NO_COLOR is set.
 func TestColours(t *testing.T) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

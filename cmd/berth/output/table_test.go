@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAge(t *testing.T) {
+func TestFormatAge(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		ago  time.Duration
@@ -29,7 +29,7 @@ func TestAge(t *testing.T) {
 	}
 }
 
-func TestSize(t *testing.T) {
+func TestFormatSize(t *testing.T) {
 	for bytes, want := range map[uint64]string{
 		0: "-", 1 << 30: "1 GiB", 81559 << 20: "80 GiB", 10 << 30: "10 GiB", 512 << 20: "0.5 GiB", 4864 << 20: "4.8 GiB",
 	} {
@@ -39,7 +39,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-func TestPlural(t *testing.T) {
+func TestFormatCount(t *testing.T) {
 	for _, c := range []struct {
 		n         int
 		one, want string

@@ -11,15 +11,15 @@ import (
 // testTime is the time at which statuses are asked for.
 var testTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func TestUpForWaiting(t *testing.T) {
+func TestStatusOfWaitingTask(t *testing.T) {
 	waiting := tasks.Task{Record: tasks.Record{Created: testTime.Add(-time.Minute)}, Status: tasks.Status{State: tasks.Waiting}}
 	if got := FormatStatus(waiting, testTime); got != "waiting 1m00s" {
 		t.Errorf("%q", got)
 	}
 }
 
-// How a task ended is said where its code doesn't.
-func TestUpForEnded(t *testing.T) {
+// TestStatusOfEndedTask: the status has the reason of the end where the exit code doesn't show it.
+func TestStatusOfEndedTask(t *testing.T) {
 	for want, exit := range map[string]tasks.Exit{
 		"exited (3) 1m00s ago":                                   {},
 		"exited (3) 1m00s ago, out of memory":                    {OOM: true},

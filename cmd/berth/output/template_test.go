@@ -39,7 +39,8 @@ func TestFormatErrors(t *testing.T) {
 	}
 }
 
-// A field that doesn't exist is an error without rows, and in actions that aren't reached.
+// TestFormatUnknownField: an unknown field is an error even without rows, and in actions that aren't
+// reached.
 func TestFormatUnknownField(t *testing.T) {
 	columns := NewColumns("ID", "Names")
 	for _, tt := range []struct{ format, want string }{
@@ -68,7 +69,8 @@ func TestFormatUnknownField(t *testing.T) {
 	}
 }
 
-// Strangers' text can't drive the terminal, and line breaks and tabs of templates stay.
+// TestFormatEscapes: control characters in untrusted text are escaped. Line breaks and tabs of the
+// template stay.
 func TestFormatEscapes(t *testing.T) {
 	var b strings.Builder
 	columns := NewColumns("ID")
@@ -80,8 +82,9 @@ func TestFormatEscapes(t *testing.T) {
 	}
 }
 
-// Strangers' text makes no lines and no cells, whichever way it takes through a template. As JSON it is the text itself.
-func TestFormatMakesNoLines(t *testing.T) {
+// TestFormatKeepsLinesAndCells: untrusted text adds no lines and no cells, whatever functions of the
+// template it passes through. As JSON it is unchanged.
+func TestFormatKeepsLinesAndCells(t *testing.T) {
 	const hostile = "a\nb\tc\x7f\U000e0001"
 	const shown = `a\nb\tc\x7f\U000e0001`
 	data := map[string]any{

@@ -50,7 +50,8 @@ func TestWatchInterval(t *testing.T) {
 	}
 }
 
-// Frames replace each other on a terminal and follow each other elsewhere; a signal ends them without a word.
+// TestRepeatFrames: frames replace each other on a terminal and follow each other elsewhere. A signal
+// ends them without a message.
 func TestRepeatFrames(t *testing.T) {
 	for _, c := range []struct {
 		name     string

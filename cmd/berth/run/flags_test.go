@@ -41,7 +41,7 @@ func launched(t *testing.T, args ...string) (launcher.Options, error) {
 	return o, err
 }
 
-// Words as people type them for docker, and what they come to.
+// TestRunSettings: values of docker's flags, and the options that they become.
 func TestRunSettings(t *testing.T) {
 	dir := t.TempDir()
 	envFile, labelFile := filepath.Join(dir, "env"), filepath.Join(dir, "labels")
@@ -108,8 +108,9 @@ func defaults(o *launcher.Options) {
 	o.IPC, o.UTS = stdcmp.Or(o.IPC, "private"), stdcmp.Or(o.UTS, "private")
 }
 
-// What can't be is one line that names the flag, and says what can.
-func TestRunSettingsThatCantBe(t *testing.T) {
+// TestRunSettingsRefused: a value that is refused is an error of one line that names the flag and has
+// advice.
+func TestRunSettingsRefused(t *testing.T) {
 	for _, tt := range []struct {
 		args  []string
 		fails string
@@ -185,7 +186,7 @@ func TestRequestOf(t *testing.T) {
 	}
 }
 
-// A command that isn't in the image may have been meant for something else.
+// TestCommandHint: the error of a command that isn't in the image has a hint at a likely mistake.
 func TestCommandHint(t *testing.T) {
 	for _, tt := range []struct {
 		typed string

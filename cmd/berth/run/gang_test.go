@@ -2,7 +2,7 @@ package run
 
 import "testing"
 
-func TestBeside(t *testing.T) {
+func TestResolveBeside(t *testing.T) {
 	for path, want := range map[string]string{
 		"./frames:/in": "/jobs/frames:/in", "../frames:/in": "/frames:/in", "./image": "/jobs/image",
 		"frames:/in": "frames:/in", "/frames:/in": "/frames:/in", "vision:2": "vision:2", ".hidden": ".hidden", "": "",

@@ -16,9 +16,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// What the command line says arrives at the process that launches, but for devices, files and
-// callbacks, which are opened there.
-func TestLaunchRequestArrives(t *testing.T) {
+// TestLaunchRequestRoundTrip: the options of the command line reach the launching process unchanged,
+// except devices, files and callbacks, which it sets itself.
+func TestLaunchRequestRoundTrip(t *testing.T) {
 	adj := -5
 	o := launcher.Options{
 		Image: "debian", Name: "train", Interactive: true, Runtime: "crun", State: "/s", Data: "/d",

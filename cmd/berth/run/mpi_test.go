@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestOwnDirectory(t *testing.T) {
+func TestCheckOwnDirectory(t *testing.T) {
 	dir := t.TempDir()
 	link, file, odd := filepath.Join(dir, "link"), filepath.Join(dir, "file"), filepath.Join(dir, "a:ro")
 	for _, err := range []error{os.Symlink(dir, link), os.WriteFile(file, nil, 0o600), os.Mkdir(odd, 0o700)} {
@@ -27,7 +27,7 @@ func TestOwnDirectory(t *testing.T) {
 	}
 }
 
-func TestIsSocket(t *testing.T) {
+func TestCheckSocket(t *testing.T) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

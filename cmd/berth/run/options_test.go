@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-func TestBytesOf(t *testing.T) {
+func TestParseBytes(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want int64
@@ -54,7 +54,7 @@ func TestBytesOf(t *testing.T) {
 	}
 }
 
-func TestReadLasting(t *testing.T) {
+func TestReadLifecycle(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		args []string

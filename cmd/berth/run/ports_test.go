@@ -30,7 +30,8 @@ func TestParsePort(t *testing.T) {
 	}
 }
 
-// TestPublish: what the host's network can serve is accepted, and the rest refused with the way out.
+// TestPublish: a port that the host's network can serve is accepted. Other values are refused with
+// advice.
 func TestPublish(t *testing.T) {
 	for typed, want := range map[string]string{
 		"-p 8888:8888":                     "",

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-func TestBeyond(t *testing.T) {
+func TestFeatureBeyond(t *testing.T) {
 	for _, tt := range []struct {
 		held, wanted string
 		want         gpu.Feature
@@ -42,7 +42,7 @@ func features(t *testing.T, words string) []gpu.Feature {
 	return r.Features()
 }
 
-// A request inside of a lease gets none of the NICs outside of it.
+// TestLeasedNICs: a request inside of a lease gets only NICs of that lease.
 func TestLeasedNICs(t *testing.T) {
 	nics := []gpu.NIC{{Name: "mlx5_0"}, {Name: "mlx5_1", PCI: "0000:01:00.0"}}
 	got := leasedNICs(nics, []gpu.Device{{UUID: "GPU-a"}, nics[1].Device(true)})

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth"
 )
 
-// TestTypos: what is typed wrongly behind a flag is answered with the nearest right word.
+// TestTypos: the error of a misspelt value of a flag names the nearest valid value.
 func TestTypos(t *testing.T) {
 	for _, tt := range []struct{ flag, typed, meant string }{
 		{"--restart", "on-faliure:3", "on-failure"},

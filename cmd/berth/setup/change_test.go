@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/hook/setup"
 )
 
-// TestPrintChange: how changes look, with and without colours.
+// TestPrintChange: the printed changes, with and without colours.
 func TestPrintChange(t *testing.T) {
 	edited := setup.Change{
 		Path:   "/etc/x.json",

@@ -23,7 +23,7 @@ func pair(t *testing.T) (near, far *os.File) {
 	return near, far
 }
 
-// A signal isn't held up by what is typed and not read.
+// TestAttachSendsSignalsAtOnce: a signal isn't delayed by input that the task doesn't read.
 func TestAttachSendsSignalsAtOnce(t *testing.T) {
 	full, _ := pair(t)
 	if err := full.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
@@ -58,7 +58,7 @@ func TestAttachSendsSignalsAtOnce(t *testing.T) {
 	}
 }
 
-func TestImpatience(t *testing.T) {
+func TestInterruptCounter(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		seconds []float64

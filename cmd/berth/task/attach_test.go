@@ -57,8 +57,8 @@ func TestMatcher(t *testing.T) {
 	}
 }
 
-// Whatever is typed and however it is cut, all up to the keys is passed on, but for what
-// could still become them.
+// TestMatcherLosesNothing: input before the detach keys is passed on however it is split, except input
+// that can still become the keys.
 func TestMatcherLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		letters := rapid.SampledFrom([]byte("ab"))

@@ -52,7 +52,7 @@ dddddddddddd  dddddddddddd  1h00m ago  LOST
 	}
 }
 
-// Each task is one line of JSON with all fields as text, as in docker.
+// TestPsFormatJSON: each task is one line of JSON with all fields as text, as docker prints it.
 func TestPsFormatJSON(t *testing.T) {
 	l := listingOf(someTasks()[:1])
 	created := l.tasks[0].Created.Local().Format(output.TimeFormat)

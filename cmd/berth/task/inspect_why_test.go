@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/output"
 )
 
-// TestWhyOnATerminal: each reason is below what it is of, within the terminal's width.
+// TestWhyOnATerminal: each reason is printed below its row, within the terminal's width.
 func TestWhyOnATerminal(t *testing.T) {
 	var b strings.Builder
 	err := printWhyNarrow(output.StyledWriter{Writer: &b, Width: 50}, [][]string{

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestMomentOf(t *testing.T) {
+func TestParseTime(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.FixedZone("here", 3600))
 	for text, want := range map[string]time.Time{
 		"10m": now.Add(-10 * time.Minute), "2026-01-02": time.Date(2026, 1, 2, 0, 0, 0, 0, now.Location()),

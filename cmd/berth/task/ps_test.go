@@ -45,7 +45,7 @@ func listingOf(all []tasks.Task) listing {
 	return l
 }
 
-func TestListing(t *testing.T) {
+func TestPrintListing(t *testing.T) {
 	var b strings.Builder
 	if err := listingOf(someTasks()).print(&b, 0); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-func TestStatsTable(t *testing.T) {
+func TestPrintStats(t *testing.T) {
 	var b strings.Builder
 	err := printStats(&b, someUsage(), 0)
 	if err != nil {

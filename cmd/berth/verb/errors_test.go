@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-func TestVerdict(t *testing.T) {
+func TestExitStatus(t *testing.T) {
 	busy := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8}
 	waited := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8, Waited: time.Second}
 	failed := engine.Failed(fmt.Errorf("2 asked; waited 1s%.0w%.0w", match.ErrBusy, engine.ErrWaited))
@@ -69,7 +69,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestAsked(t *testing.T) {
+func TestNameRequest(t *testing.T) {
 	match := &match.Error{Err: match.ErrTooMany, Request: "9", Wanted: 9, Total: 8}
 	for _, c := range []struct {
 		name string
@@ -88,7 +88,7 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-func TestLongFlags(t *testing.T) {
+func TestWriteLongFlags(t *testing.T) {
 	for said, want := range map[string]string{
 		"flag provided but not defined: -gpu":                             "there is no flag --gpu",
 		"flag provided but not defined: -z":                               "there is no flag -z",
@@ -103,7 +103,7 @@ func TestLongFlags(t *testing.T) {
 	}
 }
 
-// TestExitTable: the table has each code that there is.
+// TestExitTable: the table has each exit code.
 func TestExitTable(t *testing.T) {
 	for _, code := range []int{ExitFailure, ExitUsage, ExitBusy, ExitBerth, ExitNoExec, ExitNotFound} {
 		if !slices.ContainsFunc(ExitCodes(), func(e exitCode) bool { return e.Code == code }) {

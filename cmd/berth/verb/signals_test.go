@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// TestSettleInterrupts: a signal that was handled before is never lost, however late the goroutine that
-// collects signals runs.
+// TestSettleInterrupts: a signal that came before is never lost, even if the goroutine that collects
+// signals runs late.
 func TestSettleInterrupts(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -8,7 +8,8 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/verbtest"
 )
 
-// Forty requests that wait for each other print a line each, and not one for each change.
+// TestWaitLines: for forty requests that wait for each other, each prints one line and not one for
+// each change.
 func TestWaitLines(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var w waitLines
@@ -30,7 +31,7 @@ func TestWaitLines(t *testing.T) {
 	}
 }
 
-func TestWait(t *testing.T) {
+func TestWaitFlag(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
@@ -55,8 +56,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestContradiction: nobody has to guess which of the two counts.
-func TestContradiction(t *testing.T) {
+// TestWaitAndNoWait: --wait together with --no-wait is refused.
+func TestWaitAndNoWait(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string
@@ -78,7 +79,7 @@ func TestContradiction(t *testing.T) {
 	}
 }
 
-func TestUnfitWait(t *testing.T) {
+func TestWaitFlagRefuses(t *testing.T) {
 	for _, value := range []string{"soon", "-1s", "10", ""} {
 		if _, err := verbtest.ParseFlags(t, Flags(), "--wait="+value); err == nil {
 			t.Errorf("--wait=%s is taken", value)
@@ -86,8 +87,9 @@ func TestUnfitWait(t *testing.T) {
 	}
 }
 
-// TestPatienceIsOfOneRun: a flag's value belongs to its command, not to the program.
-func TestPatienceIsOfOneRun(t *testing.T) {
+// TestWaitFlagIsOfOneCommandLine: the value of --wait doesn't stay for the next command line of the
+// same process.
+func TestWaitFlagIsOfOneCommandLine(t *testing.T) {
 	if _, err := verbtest.ParseFlags(t, Flags(), "--wait"); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +102,7 @@ func TestPatienceIsOfOneRun(t *testing.T) {
 	}
 }
 
-func TestPatienceString(t *testing.T) {
+func TestWaitFlagString(t *testing.T) {
 	for _, c := range []struct {
 		p    *waitTime
 		want string

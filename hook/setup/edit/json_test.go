@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSet: what is there stays byte for byte, and what comes looks like it.
+// TestJSONSet: the rest of the text stays byte for byte, and added text has its style.
 func TestJSONSet(t *testing.T) {
 	runtime := map[string]string{"path": "/usr/bin/berth-runtime"}
 	path := []string{"runtimes", "berth"}
@@ -74,7 +74,7 @@ func TestJSONDelete(t *testing.T) {
 	}
 }
 
-// TestErrors: each is said with its place.
+// TestJSONErrors: each error has its line and column.
 func TestJSONErrors(t *testing.T) {
 	for _, c := range []struct {
 		name, text   string

@@ -50,7 +50,7 @@ func TestTOMLSet(t *testing.T) {
 	}
 }
 
-// TestSetRefuses: what it would break it doesn't touch.
+// TestTOMLRefuses: Set refuses keys that it can't change safely.
 func TestTOMLRefuses(t *testing.T) {
 	for _, c := range []struct {
 		text  string
