@@ -133,7 +133,7 @@ func TestPlaceMounts(t *testing.T) {
 			mounts: []specs.Mount{proc, {Destination: "/dev", Type: "bind", Source: "/dev"}, {Destination: "/run", Type: "bind", Source: "/run"}},
 		},
 		{
-			name: "odd things of the image", mounts: []specs.Mount{proc, dev}, want: "/proc/driver " + ByPath,
+			name: "files of other types in the image", mounts: []specs.Mount{proc, dev}, want: "/proc/driver " + ByPath,
 			make: func(t *testing.T, root string) {
 				write(t, root+udevState, "")
 				must(t, os.MkdirAll(root+fabricManagerSocket, 0o755))

@@ -28,7 +28,7 @@ func TestExempt(t *testing.T) {
 		want         bool
 		err          string
 	}{
-		{"nobody", docker, nil, secret, 0o600, false, ""},
+		{"no annotation", docker, nil, secret, 0o600, false, ""},
 		{"pod of a namespace", pod, namespace("monitoring"), "", 0, true, ""},
 		{"pod of another one", pod, namespace("tenants"), "", 0, false, ""},
 		{"docker's user says he is a pod", docker, namespace("monitoring"), "", 0, false, ""},
@@ -79,7 +79,7 @@ func TestExemptKeyBelongsToRoot(t *testing.T) {
 			return errors.Join(os.WriteFile(path+"2", []byte(secret), 0o600), os.Symlink(path+"2", path))
 		}, "too many levels of symbolic links"},
 		{"a directory", func(path string) error { return os.Mkdir(path, 0o700) }, "is not a regular file"},
-		{"a pipe that nobody writes to", func(path string) error { return unix.Mkfifo(path, 0o600) }, "is not a regular file"},
+		{"a pipe without a writer", func(path string) error { return unix.Mkfifo(path, 0o600) }, "is not a regular file"},
 		{"too long", func(path string) error { return os.WriteFile(path, make([]byte, maxKey+1), 0o600) }, "too large"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

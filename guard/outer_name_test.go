@@ -116,7 +116,7 @@ func TestCanBeSlice(t *testing.T) {
 				t.Errorf("got %q, %v, %v", outer, ok, err)
 			}
 			if _, ok, err := n.OuterCgroupPath(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}}, tt.own, true, false); ok || err != nil {
-				t.Errorf("who can't lift rules has one: %v", err)
+				t.Errorf("a container that can't lift its rules has one: %v", err)
 			}
 		})
 	}

@@ -57,7 +57,7 @@ func TestExtras(t *testing.T) {
 			},
 		},
 		{
-			name: "that name another library by its path, or are too odd to be read",
+			name: "that name another library by its path, or are malformed",
 			files: map[string]string{
 				"etc/vulkan/icd.d/nvidia_icd.json":               `{"library_path": "/usr/lib64/libother.so.1"}`,
 				"etc/vulkan/implicit_layer.d/nvidia_layers.json": "not JSON: /usr/lib64/libcuda.so.1",

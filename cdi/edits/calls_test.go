@@ -31,7 +31,7 @@ func TestCalls(t *testing.T) {
 			[]specs.LinuxSyscall{{Names: []string{"mbind"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{{Value: 1, Op: specs.OpEqualTo}}}, let("mbind", "set_mempolicy")},
 		},
 		{
-			"somebody is told", specs.ActErrno,
+			"a listener is notified", specs.ActErrno,
 			[]specs.LinuxSyscall{{Names: []string{"mbind", "set_mempolicy"}, Action: specs.ActNotify}},
 			[]specs.LinuxSyscall{{Names: []string{"mbind", "set_mempolicy"}, Action: specs.ActNotify}},
 		},

@@ -1,13 +1,13 @@
 // Package shared mounts the directory of the files that several containers have bound, such
 // that no container owns them.
 //
-// The owner of a file can take a lease on it (fcntl(2), F_SETLEASE), and whoever opens the
-// file then waits until the lease is given up or the kernel breaks it, 45 seconds later. A
+// The owner of a file can take a lease on it (fcntl(2), F_SETLEASE). A process that opens the
+// file then waits until the lease is released or the kernel breaks it, 45 seconds later. A
 // read-only bind mount does not prevent that. Root in a container is the host's root unless
 // the container has a user namespace, and can become every other user as well, so another
 // owner of the files does not help either. An idmapped mount does: its user namespace maps
-// none of the files' owners, so in the kernel's eyes nobody owns the files there, nobody has
-// a capability over them, and nobody can write to them. They are read and executed by the
+// none of the files' owners, so for the kernel no process owns the files there, has a
+// capability over them, or can write to them. They are read and executed by the
 // permissions of others. Bind mounts that runtimes make of it stay idmapped.
 //
 // What it doesn't prevent: CAP_LEASE takes leases on any file, so containers with a lease of

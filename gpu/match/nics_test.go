@@ -80,7 +80,7 @@ func TestMatchNICs(t *testing.T) {
 		{"beside the GPU", shared, "device=2,nics=auto", "", "2 n1"},
 		{"beside each GPU", shared, "0,1,4,nics=auto", "", "0 1 4 n0 n2"},
 		{"beside a slice's GPU", shared, "1g.10gb,nics=auto", "", "7:0 n3"},
-		{"shared by who comes later", shared, "device=2,nics=auto", "mlx5_1", "2 n1"},
+		{"shared with an earlier lease", shared, "device=2,nics=auto", "mlx5_1", "2 n1"},
 		{"none near: the nearest that works", far, "device=6,nics=auto", "", "6 n4"},
 		{"none near: the nearest", far, "0,1,nics=auto", "", "0 1 n4"},
 		{"all alike: one for each GPU", flat, "0,1,nics=auto", "", "0 1 n0 n1"},

@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 		{name: "off", env: []string{"NVIDIA_REQUIRE_A=cuda>=99", "NVIDIA_DISABLE_REQUIRE=true"}, leased: []gpu.Device{h100}},
 		{name: "off by 1, and unread", env: []string{"NVIDIA_DISABLE_REQUIRE=1", "NVIDIA_REQUIRE_A=?"}, leased: []gpu.Device{h100}},
 		{name: "not off", env: []string{"NVIDIA_DISABLE_REQUIRE=false", "NVIDIA_REQUIRE_A=cuda>=99"}, leased: []gpu.Device{h100}, says: "image asks for"},
-		{name: "not off by an odd word", env: []string{"NVIDIA_DISABLE_REQUIRE=please", "NVIDIA_REQUIRE_A=cuda>=99"}, leased: []gpu.Device{h100}, says: "image asks for"},
+		{name: "not off by an unknown value", env: []string{"NVIDIA_DISABLE_REQUIRE=please", "NVIDIA_REQUIRE_A=cuda>=99"}, leased: []gpu.Device{h100}, says: "image asks for"},
 		{name: "the last counts", env: []string{"NVIDIA_REQUIRE_A=cuda>=99", "NVIDIA_REQUIRE_A=cuda>=1"}, leased: []gpu.Device{h100}},
 		{name: "other machines", env: []string{"NVIDIA_REQUIRE_JETPACK=csv-mounts=all"}, leased: []gpu.Device{h100}},
 		{name: "no device", env: []string{"NVIDIA_REQUIRE_A=driver>=550"}},

@@ -10,8 +10,9 @@
 //	settings  whether the host's root needs a lease
 //
 // The deepest cgroup with an entry decides: a lease opens its own devices and no others, also in
-// cgroups below it. Without an entry nobody opens a guarded device but, if the admin allows it,
-// the host's root. Nodes that aren't in the map of devices are left to other rules.
+// cgroups below it. A process without an entry can't open a guarded device, unless it is the
+// host's root and the admin allows that. Nodes that aren't in the map of devices are left to other
+// rules.
 //
 // The maps are a projection of the ledger, and [Guard.Sync] makes them equal to [Rules]. No
 // process keeps them: as long as the program is attached, the kernel holds program and maps, and

@@ -37,13 +37,13 @@ var ErrInUse = fmt.Errorf("processes live in it: %w", unix.EBUSY)
 //
 // The rules can be removed by a process that has CAP_SYS_ADMIN and reaches the directory of the
 // outer cgroup:
-//   - a container without a cgroup namespace of its own that can mount cgroupfs, and
-//     one in which the host's /sys/fs/cgroup is bound for writing;
-//   - one in the host's pid namespace, which can enter the cgroup namespace of the
-//     host's init, or its root through /proc;
-//   - with CAP_DAC_READ_SEARCH, one that mounts cgroupfs: open_by_handle_at(2) leads
-//     from any directory of a file system to any other;
-//   - whoever can write to the host otherwise: its disks, its root.
+//   - in a container without a cgroup namespace of its own that can mount cgroupfs, and
+//     in one with a writable bind mount of the host's /sys/fs/cgroup;
+//   - in a container in the host's pid namespace, which can enter the cgroup namespace of
+//     the host's init, or its root through /proc;
+//   - in a container with CAP_DAC_READ_SEARCH that mounts cgroupfs: open_by_handle_at(2)
+//     leads from any directory of a file system to any other;
+//   - in a container that can write to the host's disks or its root.
 func CreateOuterCgroup(ctx context.Context, h cgroup.Hierarchy, path string, rules []edits.Rule) error {
 	if err := createOuterCgroup(ctx, h, path, outerRules(rules)); err != nil {
 		return fmt.Errorf("make outer cgroup %s: %w", path, err)

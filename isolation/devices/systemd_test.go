@@ -37,7 +37,7 @@ func TestUnit(t *testing.T) {
 		{"below a service", "/system.slice/containerd.service/x.scope", "", false},
 		{"a user's own systemd", "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-4f.scope", "", false},
 		{"something in a slice", "/system.slice/container", "", false},
-		{"odd name", "/system.slice/a b.scope", "", false},
+		{"invalid name", "/system.slice/a b.scope", "", false},
 		{"a line in a name", "/system.slice/a\nb.scope", "", false},
 		{"no name", "/system.slice/.scope", "", false},
 		{"too long", "/" + strings.Repeat("a", 250) + ".scope", "", false},

@@ -1,7 +1,7 @@
-// Package ledger is the one crash-safe record of who holds which device.
+// Package ledger is the one crash-safe record of which owner holds which device.
 //
 // The ledger is a file, not a daemon: ledger.json in a directory that a reboot empties
-// (/run/berth). Everybody can read it. Each change is made under flock and replaces the
+// (/run/berth). All users can read it. Each change is made under flock and replaces the
 // file by a rename. A lease ends when it is released, or when its holder is dead by the
 // rules of judge (liveness.go); the next acquire finds the dead. Requests that have to
 // wait are in a queue in the same file (queue.go). Changes are recorded in an event log

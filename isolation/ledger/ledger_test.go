@@ -257,7 +257,7 @@ func TestInvalidOwners(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			if o := lease.Owner; strings.Contains(o.Name, "\x1b") || len([]rune(o.Command)) > maxShown {
-				t.Errorf("unfit to be shown: %q %q", o.Name, o.Command)
+				t.Errorf("control characters were kept: %q %q", o.Name, o.Command)
 			}
 			if err := l.Release(t.Context(), lease.ID); err != nil {
 				t.Error(err)

@@ -98,7 +98,7 @@ func TestJudge(t *testing.T) {
 			w.procs[60] = fakeProcess{start: 1100}
 			w.claims["c"] = []claim{{pid: 60, in: "/", own: "/"}}
 		}, true, becomes(), ""},
-		{"no cgroup expected, nobody knows it", reserved(noCgroup), func(w *fakeWorld) {
+		{"no cgroup expected, none recorded", reserved(noCgroup), func(w *fakeWorld) {
 			w.procs[60] = fakeProcess{start: 1100}
 			w.claims["c"] = []claim{{pid: 60, in: "/user"}} // the cgroup is also the shell's, so it proves nothing
 		}, true, becomes(), ""},
@@ -130,13 +130,13 @@ func TestJudge(t *testing.T) {
 			w.groups["/x/c"] = 1
 			w.claims["c"] = []claim{{pid: 60, recorded: 1100, own: "/x/c"}}
 		}, true, nil, ""},
-		{"reserved, no cgroup, init has ended, nobody in the runtime's", reserved(noCgroup), func(w *fakeWorld) {
+		{"reserved, no cgroup, init has ended, none in the runtime's cgroup", reserved(noCgroup), func(w *fakeWorld) {
 			w.claims["c"] = []claim{{pid: 60, recorded: 1100, own: "/x/c"}}
 		}, false, nil, ""},
 		{"reserved, no cgroup, init has ended, the runtime doesn't know it either", reserved(noCgroup), func(w *fakeWorld) {
 			w.claims["c"] = []claim{{pid: 60, recorded: 1100, own: "/"}}
 		}, true, nil, ""},
-		{"reserved, no cgroup, the state of an earlier life", reserved(noCgroup), func(w *fakeWorld) {
+		{"reserved, no cgroup, the state of an earlier container", reserved(noCgroup), func(w *fakeWorld) {
 			w.claims["c"] = []claim{{pid: 60, recorded: 999, own: "/"}}
 		}, false, nil, ""},
 		{"reserved, no cgroup, the pid file of one that has ended", reserved(noCgroup), func(w *fakeWorld) {

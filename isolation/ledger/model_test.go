@@ -19,11 +19,11 @@ import (
 )
 
 // The model: a faked machine on which many tasks take leases, become containers,
-// end, are killed (also in the middle of a change), and wait; beside it a list of
-// who was granted what and who waits since when. The ledger's own files are real.
+// end, are killed (also in the middle of a change), and wait; beside it a list of the
+// granted devices and of the waiting tasks. The ledger's own files are real.
 //
-// After every step no two living tasks hold devices that conflict, no living
-// task's lease is lost, and nobody was passed in the line.
+// After every step no two live tasks hold devices that conflict, no live
+// task's lease is lost, and no waiting task was overtaken.
 type model struct {
 	w       *fakeWorld
 	l       *Ledger

@@ -48,12 +48,12 @@ func TestTurn(t *testing.T) {
 		want    string // indexes of the devices that are granted
 		busy    BusyError
 	}{
-		{"nobody there", "", nil, "2", "0 1", BusyError{}},
+		{"empty queue", "", nil, "2", "0 1", BusyError{}},
 		{"all taken", "all", nil, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6}},
-		{"one ahead who can be served", "", []string{"2"}, "2", "2 3", BusyError{}},
-		{"one ahead who can't be served keeps all", "device=0", []string{"6"}, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6, Ahead: 1}},
-		{"one ahead who wants other devices", "device=2", []string{"h100:4"}, "l40s:2", "0 1", BusyError{}},
-		{"one ahead who wants slices", "6:0", []string{"device=6"}, "2", "0 1", BusyError{}},
+		{"request ahead that can be granted", "", []string{"2"}, "2", "2 3", BusyError{}},
+		{"request ahead that can't be granted keeps all", "device=0", []string{"6"}, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6, Ahead: 1}},
+		{"request ahead for other devices", "device=2", []string{"h100:4"}, "l40s:2", "0 1", BusyError{}},
+		{"request ahead for slices", "6:0", []string{"device=6"}, "2", "0 1", BusyError{}},
 		{"a GPU is kept although a slice of it is leased", "6:0", []string{"device=6"}, "device=6:1", "", BusyError{Request: "device=6:1", Wanted: 1, Free: 0, Total: 1, Ahead: 1}},
 		{"slices elsewhere", "6:0", []string{"device=6"}, "1g.10gb:2", "7:0 7:1", BusyError{}},
 		{"a chain: the second keeps what the first leaves", "device=0", []string{"h100:3", "l40s:2"}, "2", "", BusyError{Request: "2", Wanted: 2, Free: 1, Total: 6, Ahead: 2}},
@@ -61,7 +61,7 @@ func TestTurn(t *testing.T) {
 		{"a gang ahead that can't be served keeps all", "device=0", []string{"4;2;1g.10gb"}, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6, Ahead: 1}},
 		{"a gang that can't be served", "device=0", nil, "2;4", "", BusyError{Request: "2;4", Wanted: 6, Free: 5, Total: 6}},
 		{"a gang that can never be served", "", []string{"4;4"}, "2;4", "0 1 2 3 4 5", BusyError{}},
-		{"one ahead who can never be served", "", []string{"16"}, "6", "0 1 2 3 4 5", BusyError{}},
+		{"request ahead that can never be granted", "", []string{"16"}, "6", "0 1 2 3 4 5", BusyError{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var taken []gpu.Device
@@ -124,9 +124,9 @@ func TestTurnOfNICs(t *testing.T) {
 		{"shared with one ahead", shared, "device=0", []string{"device=0,nics=auto"}, "device=1,nics=auto", "1 mlx5_0", nil},
 		{"GPUs that have a free one", alone, "device=0,nics=auto", nil, "1,nics=auto", "4 mlx5_1", nil},
 		{"none is free", alone, "0,4,nics=auto", nil, "1,nics=auto", "", ErrBusy},
-		{"one ahead who can be served", alone, "", []string{"nics=1"}, "nics=1", "mlx5_1", nil},
-		{"one ahead who can't be served keeps all", alone, "nics=mlx5_0", []string{"nics=2"}, "nics=1", "", ErrBusy},
-		{"one ahead who wants other NICs", alone, "nics=mlx5_0", []string{"device=0,nics=auto"}, "device=4,nics=auto", "4 mlx5_1", nil},
+		{"request ahead that can be granted", alone, "", []string{"nics=1"}, "nics=1", "mlx5_1", nil},
+		{"request ahead that can't be granted keeps all", alone, "nics=mlx5_0", []string{"nics=2"}, "nics=1", "", ErrBusy},
+		{"request ahead for other NICs", alone, "nics=mlx5_0", []string{"device=0,nics=auto"}, "device=4,nics=auto", "4 mlx5_1", nil},
 		{"GPUs alone", alone, "nics=2", []string{"device=0,nics=1"}, "device=1", "1", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

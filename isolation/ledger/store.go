@@ -16,7 +16,7 @@ import (
 
 // store is the directory of a ledger:
 //
-//	ledger.json      the ledger; anybody may read it
+//	ledger.json      the ledger, readable by all users
 //	ledger.lock      held with flock for each change; only the owner may open it,
 //	                 because any process that can open it could hold the lock for ever
 //	leases/ID.json   the receipt of each lease

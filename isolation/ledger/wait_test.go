@@ -40,7 +40,7 @@ func TestReleaseWakesTheQueueInOrder(t *testing.T) {
 		t.Fatalf("queue: %+v", v.Queue)
 	}
 	if _, err := l.Acquire(t.Context(), ask(t, "1g.10gb")); err != nil {
-		t.Errorf("who doesn't compete had to wait: %v", err)
+		t.Errorf("a request that doesn't compete had to wait: %v", err)
 	}
 	if err := l.Release(t.Context(), held.ID); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestLargeRequestIsNotOvertaken(t *testing.T) {
 	three, two := mustAcquire(t, l, ask(t, "3")), mustAcquire(t, l, ask(t, "2")) // one is free
 	large, lease := startWaiting(t, t.Context(), l, "6")
 	if _, err := l.Acquire(t.Context(), ask(t, "1")); !errors.Is(err, ErrBusy) {
-		t.Errorf("who won't wait passed the line: %v", err)
+		t.Errorf("a request that doesn't wait overtook the queue: %v", err)
 	}
 	small, _ := startWaiting(t, t.Context(), l, "1")
 	for _, held := range []Lease{three, two} {

@@ -18,7 +18,7 @@ import (
 // is never changed. Where it is off, the outer interfaces are switched on one by one, and
 // the rules drop what arrives by them and is neither an answer nor for a published port. If
 // ip_forward is turned on later, as engines do when they start, the interfaces stay on:
-// they belong to whoever turned it on. Turning it off switches every interface off, those
+// they then belong to the program that turned it on. Turning it off switches every interface off, those
 // of gangs as well: [KeepRules] and the next [Connect] switch on again what gangs need.
 
 // openedPath is the file with the names of the interfaces that were switched on, one per

@@ -207,8 +207,8 @@ func TestForged(t *testing.T) {
 	e.take(t, r.host, "the host")
 	sources := map[string]netip.Addr{
 		"its own": na.Address.Addr(), "its gateway": na.Gateway, "the other": nb.Address.Addr(), "the other's gateway": nb.Gateway,
-		"the host": netip.MustParseAddr("203.0.113.2"), "somebody": netip.MustParseAddr("198.51.100.7"),
-		"loopback": netip.MustParseAddr("127.0.0.1"), "nobody": netip.IPv4Unspecified(), "its broadcast": nb.Gateway.Prev().Prev(),
+		"the host": netip.MustParseAddr("203.0.113.2"), "another server": netip.MustParseAddr("198.51.100.7"),
+		"loopback": netip.MustParseAddr("127.0.0.1"), "unspecified": netip.IPv4Unspecified(), "its broadcast": nb.Gateway.Prev().Prev(),
 	}
 	sources["its broadcast"] = lastAddress(na.Address)
 	destinations := map[string]netip.Addr{

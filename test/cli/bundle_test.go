@@ -25,7 +25,7 @@ func TestBundles(t *testing.T) {
 		{"unknown version", config("2.0.0", "1"), `read DIR/config.json: OCI version "2.0.0" is unknown: 1.x is supported`},
 		{"no version", "{" + rest, "read DIR/config.json: ociVersion is missing: 1.x is supported"},
 		{"twice the same key", `{"ociVersion":"1.0.0","ociVersion":"1.0.0",` + rest, `read DIR/config.json: key "ociVersion" is there twice`},
-		{"unfit request", config("1.0.0", "two"), "request two: node has no two; it has h100; berth gpus lists the node's devices"},
+		{"invalid request", config("1.0.0", "two"), "request two: node has no two; it has h100; berth gpus lists the node's devices"},
 		{"too many", config("1.0.0", "2"), "request 2: node has 1 GPU, 2 asked; berth gpus lists the node's devices"},
 		{"no root file system", config("1.0.0", "1"), "root file system DIR/rootfs is missing"},
 	} {

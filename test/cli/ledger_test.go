@@ -34,7 +34,7 @@ func TestDamagedLedger(t *testing.T) {
 		{"empty", "truncate -s 0 $L", ledgerPath + ": ledger is corrupt: the file is empty", repair},
 		{"garbage", "head -c 5000 /dev/urandom > $L", ledgerPath + ": ledger is corrupt: the header is missing or damaged", repair},
 		{"a future version", `sed -i '1s/"version":1/"version":99/' $L`, ledgerPath + ": ledger was written by a newer version of berth: version 99, this one knows 1", "; install that version or a newer one"},
-		{"somebody's", "chown 65534 $L", ledgerPath + ": ledger could have been written by others: it belongs to user 65534", takeBack},
+		{"another user's", "chown 65534 $L", ledgerPath + ": ledger could have been written by others: it belongs to user 65534", takeBack},
 		{"writable by all", "chmod 666 $L", ledgerPath + ": ledger could have been written by others: its mode is 0666", takeBack},
 		{"in a directory writable by all", "chmod 777 /run/berth", "/run/berth: ledger could have been written by others: its mode is 0777", takeBack},
 		{"a link", "mv $L /run/x; ln -s /run/x $L", ledgerPath + ": ledger could have been written by others: it is a symbolic link", takeBack},

@@ -74,7 +74,7 @@ func TestStale(t *testing.T) {
 		{"truncated", "truncate -s 500 $S"},
 		{"empty", "truncate -s 0 $S"},
 		{"edited", "sed -i 's/H100/H200/' $S"},
-		{"somebody's", "chown 65534 $S"},
+		{"another user's", "chown 65534 $S"},
 		{"writable by all", "chmod 666 $S"},
 		{"a link", "mv $S /run/elsewhere; ln -s /run/elsewhere $S"},
 		{"a pipe", "rm $S; mkfifo $S"},

@@ -1,5 +1,5 @@
-// Package docs reads the user's guide as its readers do: what it shows of berth is
-// run on a simulated server, and compared with what comes out.
+// Package docs tests the user's guide: the commands that it shows are run on a
+// simulated server, and their output is compared with the page.
 //
 // It knows these kinds of fenced blocks, by the words behind the fence:
 //
@@ -10,10 +10,10 @@
 //	toml       well-formed TOML
 //	text demo  what make demo prints; test/demo compares it
 //
-// those that test/engines runs, which name an engine ("console containerd"), and
-// those that test/packages runs ("sh install").
+// Blocks that name an engine ("console containerd") are run by test/engines, and
+// "sh install" by test/packages.
 //
-// A block of any other kind is an error: nobody would notice that it is stale.
+// A block of any other kind is an error, because no test would notice that it is stale.
 package docs
 
 import (

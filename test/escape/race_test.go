@@ -48,7 +48,7 @@ func raceAttacks() []attack {
 func race(p place, class string, build func(s *scene)) attack {
 	return attack{
 		name: "race/" + p.name, class: class,
-		not: map[string]string{"engine": "nobody else writes to the root that it makes of an image"},
+		not: map[string]string{"engine": "no other process writes to the root that it makes of an image"},
 		build: func(s *scene) {
 			p.prepare(s)
 			build(s)

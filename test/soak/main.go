@@ -1,17 +1,17 @@
-// Command soak proves that no two living tasks ever hold one device, by trying.
+// Command soak tests that no two live tasks ever hold one device.
 //
 // Many worker processes take leases from one real ledger, become containers in
 // real control groups (a process of their own that outlives them), release, or
 // don't. They are killed with SIGKILL all the time: from outside at any moment,
-// and by themselves at each point where the ledger is half changed. A referee that
-// the ledger knows nothing of says whether it kept its promise: whoever was
-// granted a device locks a file of that device for as long as it lives, and finds
-// the file locked if somebody else who was granted the device is still alive.
+// and by themselves at each point where the ledger is half changed. File locks
+// that are independent of the ledger check its promise: a process that was granted a
+// device locks a file of that device for as long as it lives. If the file is locked
+// already, another process with the device is still alive.
 //
 // At the end everything is killed, and the next acquire must get every device.
 //
-// With -bench nobody is killed, and the time of acquire and release is taken; with
-// -burst so it is for processes that all come at the same moment, once.
+// With -bench no process is killed, and the time of acquire and release is measured.
+// With -burst it is measured for processes that all start at the same moment, once.
 package main
 
 import (

@@ -16,7 +16,7 @@ func TestBrokenConfiguration(t *testing.T) {
 	for _, broken := range []struct{ name, text, want string }{
 		{"unknown key", "frobnicate = true\n", `unknown key "frobnicate"`},
 		{"malformed", "[policy\n", "line N, column"},
-		{"unfit value", "[policy]\nnics = 'mine'\n", "nics"},
+		{"invalid value", "[policy]\nnics = 'mine'\n", "nics"},
 	} {
 		for _, container := range []struct {
 			name   string

@@ -175,7 +175,7 @@ func TestServicesEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The test's own time limit ends a wait that never succeeds.
-	for err == nil || errors.Is(err, unix.EAGAIN) { // the queue is full while nobody accepts
+	for err == nil || errors.Is(err, unix.EAGAIN) { // the queue is full while no connection is accepted
 		time.Sleep(time.Millisecond)
 		err = connect()
 	}
