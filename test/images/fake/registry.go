@@ -3,6 +3,7 @@
 package fake
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -233,3 +234,6 @@ func send(w http.ResponseWriter, rest []byte, cut int64, hold chan struct{}) {
 	}
 	_, _ = w.Write(rest)
 }
+
+// Digest is that of data.
+func Digest(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }
