@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-func plan() berth.Plan {
+func examplePlan() berth.Plan {
 	return berth.Plan{
 		Selection: cdi.Selection{Capabilities: gpu.Compute | gpu.Utility},
 		Inventory: gpu.Inventory{GPUs: []gpu.GPU{
@@ -34,12 +34,12 @@ func plan() berth.Plan {
 	}
 }
 
-func lease() *ledger.Lease {
+func exampleLease() *ledger.Lease {
 	return &ledger.Lease{ID: "0123456789ab", Devices: []gpu.Device{{UUID: "GPU-b", Index: "1"}}}
 }
 
-// spec is what an engine writes for --privileged --device /dev/nvidia0.
-func spec() *specs.Spec {
+// privilegedSpec is what an engine writes for --privileged --device /dev/nvidia0.
+func privilegedSpec() *specs.Spec {
 	return &specs.Spec{
 		Process: &specs.Process{
 			Env:          []string{"PATH=/bin"},
@@ -54,14 +54,14 @@ func spec() *specs.Spec {
 
 func prepare(t *testing.T, s *specs.Spec, l *ledger.Lease) {
 	t.Helper()
-	if _, err := berth.Prepare(s, l, plan()); err != nil {
+	if _, err := berth.Prepare(s, l, examplePlan()); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestPrepareAddsOnlyTheLease(t *testing.T) {
-	s := spec()
-	prepare(t, s, lease())
+	s := privilegedSpec()
+	prepare(t, s, exampleLease())
 	var nodes []string
 	for _, d := range s.Linux.Devices {
 		nodes = append(nodes, d.Path)
@@ -88,9 +88,9 @@ func TestPrepareAddsOnlyTheLease(t *testing.T) {
 }
 
 func TestPrepareIsIdempotent(t *testing.T) {
-	for name, l := range map[string]*ledger.Lease{"with a lease": lease(), "the guard alone": nil} {
+	for name, l := range map[string]*ledger.Lease{"with a lease": exampleLease(), "the guard alone": nil} {
 		t.Run(name, func(t *testing.T) {
-			once, twice := spec(), spec()
+			once, twice := privilegedSpec(), privilegedSpec()
 			prepare(t, once, l)
 			prepare(t, twice, l)
 			prepare(t, twice, l)
@@ -102,7 +102,7 @@ func TestPrepareIsIdempotent(t *testing.T) {
 }
 
 func TestGuardClosesUnleasedDevices(t *testing.T) {
-	s := spec()
+	s := privilegedSpec()
 	prepare(t, s, nil)
 	if len(s.Linux.Devices) != 0 {
 		t.Errorf("nodes %+v are left", s.Linux.Devices)
@@ -115,10 +115,10 @@ func TestGuardClosesUnleasedDevices(t *testing.T) {
 }
 
 func TestPrepareRefusesMissingSlice(t *testing.T) {
-	l := lease()
+	l := exampleLease()
 	l.Devices = []gpu.Device{{UUID: "MIG-gone", Parent: "GPU-a", Index: "0:0", Profile: "1g.10gb"}}
-	before, s := spec(), spec()
-	if _, err := berth.Prepare(s, l, plan()); err == nil {
+	before, s := privilegedSpec(), privilegedSpec()
+	if _, err := berth.Prepare(s, l, examplePlan()); err == nil {
 		t.Fatal("no error for a slice that the node doesn't have")
 	}
 	if diff := cmp.Diff(before, s); diff != "" {

@@ -61,7 +61,7 @@ func fishFiles(app *cli.App) string {
 
 // fishPaths has fish offer files behind the flags that want them, which the library forbids.
 func fishPaths(app *cli.App, text string) string {
-	for _, v := range leaves(verbsOf("", app.Commands)) {
+	for _, v := range leafVerbs(verbsOf("", app.Commands)) {
 		for _, o := range v.flags {
 			if name := strings.TrimLeft(o.names[0], "-"); o.value == "file" || o.value == "directory" {
 				text = strings.ReplaceAll(text, " -f -l "+name+" ", " -F -l "+name+" ")

@@ -25,7 +25,7 @@ type option struct {
 	value string // what kind of value it wants, "" for none
 }
 
-// verbsOf lists what isn't hidden.
+// verbsOf returns the verbs that aren't hidden.
 func verbsOf(above string, commands []*cli.Command) (all []shownVerb) {
 	for _, c := range commands {
 		if c.Hidden {
@@ -37,7 +37,7 @@ func verbsOf(above string, commands []*cli.Command) (all []shownVerb) {
 	return all
 }
 
-// optionsOf lists what isn't hidden.
+// optionsOf returns the flags that aren't hidden.
 func optionsOf(verb string, flags []cli.Flag) (all []option) {
 	for _, f := range flags {
 		if v, ok := f.(cli.VisibleFlag); ok && !v.IsVisible() {
@@ -118,11 +118,11 @@ func operands() map[string]string {
 	return all
 }
 
-// leaves are the verbs that have no others below, in order.
-func leaves(all []shownVerb) (flat []shownVerb) {
+// leafVerbs returns the verbs without subcommands, in order.
+func leafVerbs(all []shownVerb) (flat []shownVerb) {
 	for _, v := range all {
 		if flat = append(flat, v); len(v.subs) > 0 {
-			flat = append(flat[:len(flat)-1], leaves(v.subs)...)
+			flat = append(flat[:len(flat)-1], leafVerbs(v.subs)...)
 		}
 	}
 	return flat
@@ -167,7 +167,7 @@ func bash(app *cli.App) string {
 		}
 	}
 	b.WriteString("\t\tesac\n\tdone\n\tCOMPREPLY=()\n\tcase $verb,$prev in\n")
-	for _, v := range append([]shownVerb{{flags: ofAll}}, leaves(all)...) {
+	for _, v := range append([]shownVerb{{flags: ofAll}}, leafVerbs(all)...) {
 		for _, o := range v.flags {
 			if o.value != "" {
 				fmt.Fprintf(&b, "\t%s) %s; return ;;\n", patterns(v.name, o.names), bashValue(o.value))
@@ -181,7 +181,7 @@ func bash(app *cli.App) string {
 			fmt.Fprintf(&b, "\t%s,-*) %s ;;\n\t%[1]s,*) %[3]s ;;\n", v.name, bashWords("--help"), bashWords(strings.Join(names(v.subs), " ")))
 		}
 	}
-	for _, v := range leaves(all) {
+	for _, v := range leafVerbs(all) {
 		fmt.Fprintf(&b, "\t%s,-*) %s ;;\n", pattern(v.name), bashWords(strings.Join(typed(v.flags), " ")))
 		if kind := operands()[v.name]; kind != "" {
 			fmt.Fprintf(&b, "\t%s,*) %s ;;\n", pattern(v.name), bashValue(kind))
@@ -264,7 +264,7 @@ func zsh(app *cli.App) string {
 	return b.String()
 }
 
-// zshVerb renders a verb's function, after those of the verbs below.
+// zshVerb writes the functions of a verb's subcommands, and then that of the verb.
 func zshVerb(b *strings.Builder, v shownVerb) {
 	for _, sub := range v.subs {
 		if v.name != "" {
@@ -352,7 +352,7 @@ func fishWords(app *cli.App) string {
 	for _, o := range optionsOf("", app.Flags) {
 		b.WriteString(fishFlag("__fish_berth_no_subcommand", o))
 	}
-	for _, v := range leaves(verbsOf("", app.Commands)) {
+	for _, v := range leafVerbs(verbsOf("", app.Commands)) {
 		seen := "__fish_seen_subcommand_from " + lastWord(v.name)
 		kind := operands()[v.name]
 		switch words := fishValue(kind); {

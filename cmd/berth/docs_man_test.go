@@ -19,7 +19,7 @@ func manPage(app *cli.App) string {
 	b.WriteString("\\fBberth\\fR [\\-\\-config FILE] VERB [FLAG…] [ARGUMENT…]\n\n.SH DESCRIPTION\n")
 	b.WriteString(prose(app.Description) + "\n.SH GLOBAL OPTIONS\n" + manFlags(app.Flags) + "\n.SH COMMANDS\n")
 	manVerbs(&b, "berth", app.Commands)
-	return roff(b.String() + manSections())
+	return escapeRoff(b.String() + manSections())
 }
 
 func manVerbs(b *strings.Builder, above string, verbs []*cli.Command) {
@@ -37,7 +37,7 @@ func manVerbs(b *strings.Builder, above string, verbs []*cli.Command) {
 		if c.ArgsUsage != "" {
 			words += " " + c.ArgsUsage
 		}
-		fmt.Fprintf(b, ".SS %s\n%s.\n", dashes(name+words), strings.ToUpper(c.Usage[:1])+c.Usage[1:])
+		fmt.Fprintf(b, ".SS %s\n%s.\n", escapeDashes(name+words), strings.ToUpper(c.Usage[:1])+c.Usage[1:])
 		if c.Description != "" {
 			b.WriteString(".PP\n" + prose(c.Description))
 		}
@@ -51,7 +51,7 @@ func manFlags(flags []cli.Flag) string {
 	var b strings.Builder
 	for _, f := range visible(flags) {
 		names, usage, _ := strings.Cut(describeFlag(f), "\t")
-		fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", dashes(names), usage)
+		fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", escapeDashes(names), usage)
 	}
 	return b.String()
 }
@@ -65,7 +65,7 @@ func visible(flags []cli.Flag) (all []cli.Flag) {
 	return all
 }
 
-func dashes(text string) string { return strings.ReplaceAll(text, "-", `\-`) }
+func escapeDashes(text string) string { return strings.ReplaceAll(text, "-", `\-`) }
 
 // prose is text of the help. What is indented there is a table; the requests' is left
 // out, for the page has it once, in a section of its own.
@@ -117,15 +117,15 @@ func manExamples(above string, verbs []*cli.Command) string {
 	var b strings.Builder
 	for _, v := range verbs {
 		for _, e := range examples()[above+v.Name] {
-			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", dashes(e.command), e.effect)
+			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", escapeDashes(e.command), e.effect)
 		}
 		b.WriteString(manExamples(above+v.Name+" ", v.Subcommands))
 	}
 	return b.String()
 }
 
-// roff writes characters that are its own; no line of ours begins with a request of it.
-func roff(text string) string {
+// escapeRoff escapes the characters that roff interprets. No line of the page begins with a roff request.
+func escapeRoff(text string) string {
 	return strings.NewReplacer("\u2026", `\[u2026]`, "'", `\(aq`).Replace(text)
 }
 
@@ -168,5 +168,5 @@ func configPage(path string) (string, error) {
 	}
 	flush()
 	b.WriteString(".SH SEE ALSO\n.BR berth (1),\n.BR berth-runtime (8)\n")
-	return roff(b.String()), nil
+	return escapeRoff(b.String()), nil
 }

@@ -62,7 +62,7 @@ func TestManPage(t *testing.T) {
 		".SS berth alloc [FLAG…] REQUEST [\\-\\-] COMMAND [ARG…]\n", "\\fB\\-\\-force, \\-f\\fR\nend the holder",
 		".SH REQUESTS\n", "1g.10gb:2", "2,mem>=40G", ".SH EXIT STATUS\n.TP\n0\nsuccess\n", ".TP\n75\n", ".SH FILES\n.TP\n/etc/berth/config.toml\n",
 	} {
-		if n := strings.Count(man, roff(want)); n != 1 {
+		if n := strings.Count(man, escapeRoff(want)); n != 1 {
 			t.Errorf("%q is there %d times", want, n)
 		}
 	}

@@ -62,8 +62,8 @@ func TestDockerRunFlags(t *testing.T) {
 	}
 }
 
-// elsewhere are the flags of docker's other verbs, and the letters that its people type.
-func elsewhere() map[string]string {
+// dockerFlagsOfVerbs returns the flags of docker's verbs other than run, with their short names.
+func dockerFlagsOfVerbs() map[string]string {
 	return map[string]string{
 		"ps": "all a filter f format last n latest l no-trunc quiet q size s", "images": "all a digests filter f format no-trunc quiet q tree",
 		"inspect": "format f size s type", "rm": "force f link l volumes v", "stop": "signal s timeout t time", "kill": "signal s",
@@ -76,7 +76,7 @@ func elsewhere() map[string]string {
 // TestDockerFlagsOfOtherVerbs: berth has or explains docker's flags of other verbs, and never both.
 func TestDockerFlagsOfOtherVerbs(t *testing.T) {
 	app := newApp()
-	for verb, flags := range elsewhere() {
+	for verb, flags := range dockerFlagsOfVerbs() {
 		for _, name := range strings.Fields(flags) {
 			flag := strings.Repeat("-", min(2, len(name))) + name
 			if have, why := findFlag(app.Command(verb).Flags, name) != nil, othertools.ExplainFlag(verb, flag); have == (why != "") {
@@ -86,7 +86,7 @@ func TestDockerFlagsOfOtherVerbs(t *testing.T) {
 	}
 	for verb, flags := range othertools.DockerFlags() {
 		for name := range flags {
-			if verb != "run" && !slices.Contains(strings.Fields(elsewhere()[verb]), name) {
+			if verb != "run" && !slices.Contains(strings.Fields(dockerFlagsOfVerbs()[verb]), name) {
 				t.Errorf("%s --%s isn't docker's", verb, name)
 			}
 		}

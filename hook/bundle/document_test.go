@@ -150,7 +150,7 @@ func squeeze(text string) string {
 	return out.String()
 }
 
-// normal is the spec as it is after encoding: empty lists become nil.
+// normal returns the spec as encoding and decoding leave it: empty lists become nil.
 func normal(t testing.TB, spec *specs.Spec) *specs.Spec {
 	t.Helper()
 	data, err := json.Marshal(spec)
@@ -304,7 +304,7 @@ func concern(s specs.Spec) []any {
 	return all
 }
 
-// Whatever a stranger writes: no panic, and what is accepted means the same to a
+// FuzzParse: no input makes Parse panic, and a document that it accepts means the same to a
 // plain decoder, changed or not.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(strange))

@@ -8,7 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// reachable leaves in a spec what Reach decodes.
+// reachable leaves in a spec what PartialSpec decodes.
 func reachable(s *specs.Spec) *specs.Spec {
 	r := &specs.Spec{Version: s.Version, Annotations: s.Annotations}
 	if s.Process != nil {
@@ -102,8 +102,8 @@ func TestPartialSpecRefusesWhatSpecRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReach: whatever both can read, they read alike.
-func FuzzReach(f *testing.F) {
+// FuzzPartialSpec: PartialSpec and Spec decode the same values of any document that both accept.
+func FuzzPartialSpec(f *testing.F) {
 	f.Add([]byte(reachSample))
 	f.Add([]byte(`{"ociVersion":"1.0.2","linux":{"devices":[{"major":-0}]},"annotations":{"a\u0000":"b"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {

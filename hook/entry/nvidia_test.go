@@ -226,8 +226,8 @@ func ofCDI(minors ...int64) *specs.Spec {
 	return s
 }
 
-// eight GPUs, with indices that aren't their minors.
-func eight(nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
+// resolveEightGPUs GPUs, with indices that aren't their minors.
+func resolveEightGPUs(nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
 	for _, d := range nodes {
 		switch {
 		case d.Major == 195 && d.Minor < 8:
@@ -268,21 +268,21 @@ func TestCDIDevices(t *testing.T) {
 		want  string
 		err   string
 	}{
-		{"one", ofCDI(3), Trust{}, eight, "device=GPU-3", ""},
-		{"two", ofCDI(3, 4), Trust{}, eight, "device=GPU-3,GPU-4", ""},
-		{"none but what all share", ofCDI(), Trust{}, eight, "", ""},
-		{"unknown", ofCDI(100), Trust{}, eight, "", "NVIDIA's CDI devices: no such GPU"},
-		{"of older tools", oldTools, Trust{}, eight, "device=GPU-3", ""},
-		{"privileged, whose nodes have no rules of their own", privileged, Trust{}, eight, "device=GPU-3", ""},
-		{"without a hook, nodes are no request", plain, Trust{}, eight, "", ""},
-		{"beside the annotation", annotated, Trust{}, eight, "", "contradicting requests"},
-		{"beside --gpus, which it has written over", both, Trust{}, eight, "", "--gpus beside devices of NVIDIA's CDI spec"},
-		{"beside --gpus", kept, Trust{}, eight, "", "contradicting requests"},
+		{"one", ofCDI(3), Trust{}, resolveEightGPUs, "device=GPU-3", ""},
+		{"two", ofCDI(3, 4), Trust{}, resolveEightGPUs, "device=GPU-3,GPU-4", ""},
+		{"none but what all share", ofCDI(), Trust{}, resolveEightGPUs, "", ""},
+		{"unknown", ofCDI(100), Trust{}, resolveEightGPUs, "", "NVIDIA's CDI devices: no such GPU"},
+		{"of older tools", oldTools, Trust{}, resolveEightGPUs, "device=GPU-3", ""},
+		{"privileged, whose nodes have no rules of their own", privileged, Trust{}, resolveEightGPUs, "device=GPU-3", ""},
+		{"without a hook, nodes are no request", plain, Trust{}, resolveEightGPUs, "", ""},
+		{"beside the annotation", annotated, Trust{}, resolveEightGPUs, "", "contradicting requests"},
+		{"beside --gpus, which it has written over", both, Trust{}, resolveEightGPUs, "", "--gpus beside devices of NVIDIA's CDI spec"},
+		{"beside --gpus", kept, Trust{}, resolveEightGPUs, "", "contradicting requests"},
 		{"where nothing can be taken out", ofCDI(3), Trust{}, nil, "", ""},
-		{"counted: 0 and 1", ofCDI(7, 6), count, eight, "2", ""},
-		{"counted: all", ofCDI(0, 1, 2, 3, 4, 5, 6, 7), count, eight, "8", ""},
-		{"counted: 1 alone", ofCDI(6), count, eight, "device=1", ""},
-		{"counted: 0 and 2", ofCDI(7, 5), count, eight, "device=2,0", ""},
+		{"counted: 0 and 1", ofCDI(7, 6), count, resolveEightGPUs, "2", ""},
+		{"counted: all", ofCDI(0, 1, 2, 3, 4, 5, 6, 7), count, resolveEightGPUs, "8", ""},
+		{"counted: 1 alone", ofCDI(6), count, resolveEightGPUs, "device=1", ""},
+		{"counted: 0 and 2", ofCDI(7, 5), count, resolveEightGPUs, "device=2,0", ""},
 		{"counted: a slice", ofCDI(0), count, slice, "device=MIG-1", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -51,7 +51,7 @@ func TestOuterCgroup(t *testing.T) {
 			s.Concerned = tt.concerned
 			r := s.run(t, tt.create)
 			want(t, "calls", s.calls(t), tt.calls+"runtime "+tt.create)
-			became(t, s, r)
+			checkSamePID(t, s, r)
 			_, outer, _ := strings.Cut(tt.calls, "enclose ")
 			outer, _, _ = strings.Cut(outer, " for ")
 			if got := strings.Contains(s.get(t, "seen.json"), `"dev.berth.cgroup":"`+outer+`"`); got != (outer != "") {
@@ -75,7 +75,7 @@ func TestOuterRefusesFileSystemEvents(t *testing.T) {
 			const filter = `"linux":{"seccomp":{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["read"],"action":"SCMP_ACT_ALLOW"},` +
 				`{"names":["bpf","fanotify_init","mount"],"action":"SCMP_ACT_ALLOW"}]},`
 			s := world(t, strings.Replace(tt.config, `"linux":{`, filter, 1))
-			became(t, s, s.run(t, createLine))
+			checkSamePID(t, s, s.run(t, createLine))
 			seen := s.get(t, "seen.json")
 			if got := !strings.Contains(seen, "fanotify_init"); got != tt.refused || !strings.Contains(seen, `"bpf"`) || !strings.Contains(seen, `"mount"`) {
 				t.Errorf("seen %s", seen)

@@ -25,8 +25,8 @@ func want(t *testing.T, what, got, want string) {
 	}
 }
 
-// became checks that the runtime has this process's number.
-func became(t *testing.T, s *setup, r result) {
+// checkSamePID checks that the runtime ran with the wrapper's pid.
+func checkSamePID(t *testing.T, s *setup, r result) {
 	t.Helper()
 	want(t, "pid", strings.TrimSpace(s.get(t, "pid")), strconv.Itoa(r.pid))
 }
@@ -35,7 +35,7 @@ func TestCreateWithRequest(t *testing.T) {
 	s := world(t, original)
 	r := s.run(t, createLine)
 	want(t, "calls", s.calls(t), "acquire 2 for c1; prepare 00000000000a rootfs; tell prepared 00000000000a a note; runtime "+createLine)
-	became(t, s, r)
+	checkSamePID(t, s, r)
 	want(t, "kept", s.get(t, "bundle/config.json.berth"), original)
 	if r.code != 0 || r.stderr != "" || !strings.Contains(s.get(t, "seen.json"), `"PREPARED=1"`) {
 		t.Errorf("%+v, seen %s", r, s.get(t, "seen.json"))
@@ -68,7 +68,7 @@ func TestCreateWithoutRequest(t *testing.T) {
 	}
 	r := s.run(t, createLine)
 	want(t, "calls", s.calls(t), "runtime "+createLine)
-	became(t, s, r)
+	checkSamePID(t, s, r)
 	want(t, "seen", s.get(t, "seen.json"), nothing)
 	if after, err := os.Stat(s.path("bundle/config.json")); err != nil || !os.SameFile(before, after) {
 		t.Errorf("config.json is another file: %v", err)
@@ -218,7 +218,7 @@ func TestOtherVerbs(t *testing.T) {
 			s.put(t, "exit", "3")
 			r := s.run(t, line)
 			want(t, "calls", s.calls(t), strings.TrimSpace("runtime "+line))
-			became(t, s, r)
+			checkSamePID(t, s, r)
 			if r.code != 3 || r.stderr != "" {
 				t.Errorf("%+v", r)
 			}
@@ -389,7 +389,7 @@ func TestDelete(t *testing.T) {
 			// Engines call it twice: the second finds nothing and becomes the runtime.
 			again := s.run(t, deleteLine)
 			want(t, "second delete", s.calls(t), deleted)
-			became(t, s, again)
+			checkSamePID(t, s, again)
 		})
 	}
 }

@@ -44,7 +44,7 @@ func testDecisions(t *testing.T, cases []decision) {
 	}
 }
 
-// asUser has a check decide for somebody who isn't root.
+// asUser returns the decision of a check as it is for a user other than root.
 func asUser(decide func(r *report)) func(r *report) {
 	return func(r *report) {
 		r.user = "user 7"

@@ -20,7 +20,7 @@ func TestGetFromSocket(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/info", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"DefaultRuntime":"runc"}`) })
 	mux.HandleFunc("/endless", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.Copy(w, endless{}) // until nobody reads
+		_, _ = io.Copy(w, endless{}) // until the client closes the connection
 	})
 	server := &http.Server{Handler: mux} //nolint:gosec // it is the test's own
 	go func() { _ = server.Serve(l) }()

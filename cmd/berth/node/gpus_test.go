@@ -35,7 +35,7 @@ func inventory() gpu.Inventory {
 	}
 }
 
-func held(id string, live bool, since time.Time, devices ...gpu.Device) ledger.Status {
+func newLeaseStatus(id string, live bool, since time.Time, devices ...gpu.Device) ledger.Status {
 	return ledger.Status{Live: live, Lease: ledger.Lease{
 		ID: id, State: ledger.Bound, Devices: devices, Request: "1", Since: since,
 		Owner: ledger.Owner{EntryPoint: "run", Name: "trainer", UID: 0},
@@ -54,11 +54,11 @@ func TestSurveyNode(t *testing.T) {
 		want   string
 	}{
 		{"nobody", nil, "0 free, 1 sliced, 1:0 free, 1:1 free, 2 lost, 3 sliced"},
-		{"a GPU", []ledger.Status{held("1", true, now, devices["GPU-a"])}, "0 leased, 1 sliced, 1:0 free, 1:1 free, 2 lost, 3 sliced"},
-		{"a slice", []ledger.Status{held("1", true, now, devices["MIG-b1"])}, "0 free, 1 sliced, 1:0 free, 1:1 leased, 2 lost, 3 sliced"},
-		{"a GPU with its slices", []ledger.Status{held("1", true, now, devices["GPU-b"])}, "0 free, 1 leased, 1:0 leased, 1:1 leased, 2 lost, 3 sliced"},
-		{"a lost one", []ledger.Status{held("1", true, now, inv.GPUs[2].Device())}, "0 free, 1 sliced, 1:0 free, 1:1 free, 2 lost, 3 sliced"},
-		{"the dead", []ledger.Status{held("1", false, now, devices["GPU-a"])}, "0 free, 1 sliced, 1:0 free, 1:1 free, 2 lost, 3 sliced"},
+		{"a GPU", []ledger.Status{newLeaseStatus("1", true, now, devices["GPU-a"])}, "0 leased, 1 sliced, 1:0 free, 1:1 free, 2 lost, 3 sliced"},
+		{"a slice", []ledger.Status{newLeaseStatus("1", true, now, devices["MIG-b1"])}, "0 free, 1 sliced, 1:0 free, 1:1 leased, 2 lost, 3 sliced"},
+		{"a GPU with its slices", []ledger.Status{newLeaseStatus("1", true, now, devices["GPU-b"])}, "0 free, 1 leased, 1:0 leased, 1:1 leased, 2 lost, 3 sliced"},
+		{"a lost one", []ledger.Status{newLeaseStatus("1", true, now, inv.GPUs[2].Device())}, "0 free, 1 sliced, 1:0 free, 1:1 free, 2 lost, 3 sliced"},
+		{"the dead", []ledger.Status{newLeaseStatus("1", false, now, devices["GPU-a"])}, "0 free, 1 sliced, 1:0 free, 1:1 free, 2 lost, 3 sliced"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
@@ -79,8 +79,8 @@ func TestPrintGPUs(t *testing.T) {
 	inv := inventory()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	view := ledger.View{Leases: []ledger.Status{
-		held("0123456789ab", true, now.Add(-90*time.Minute), inv.GPUs[0].Device()),
-		held("123456789abc", true, now.Add(-5*time.Second), inv.GPUs[1].SliceDevice(inv.GPUs[1].Slices[1])),
+		newLeaseStatus("0123456789ab", true, now.Add(-90*time.Minute), inv.GPUs[0].Device()),
+		newLeaseStatus("123456789abc", true, now.Add(-5*time.Second), inv.GPUs[1].SliceDevice(inv.GPUs[1].Slices[1])),
 	}}
 	var b strings.Builder
 	seen := surveyNode(inv, view)

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/attach"
 )
 
-// pair is a connection of which nobody reads the other side, unless he wants.
+// pair returns the ends of a connection. Nothing reads far unless the test does.
 func pair(t *testing.T) (near, far *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

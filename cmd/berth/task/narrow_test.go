@@ -40,7 +40,7 @@ func TestNarrowTables(t *testing.T) {
 	full := longTasks()
 	full.full = true
 	busy := 97
-	large := someUsage()
+	large := exampleUsage()
 	large[0].Name, large[0].Memory, large[0].MemoryLimit = "pretrain-llama3-70b.rank-0", 402<<30, 1007<<30
 	large[0].BlockRead, large[0].BlockWritten = 102<<30, 3<<40
 	large[0].Devices = []probe.Use{{UUID: "GPU-1", Memory: 612 << 30, Total: 640 << 30, Busy: &busy}}
@@ -57,7 +57,7 @@ func TestNarrowTables(t *testing.T) {
 		{"ps_full", func(b *strings.Builder) error { return full.print(b, 80) }, 0},
 		{"stats_80", func(b *strings.Builder) error { return printStats(b, large, 80) }, 80},
 		{"stats_100", func(b *strings.Builder) error { return printStats(b, large, 100) }, 100},
-		{"stats_short_80", func(b *strings.Builder) error { return printStats(b, someUsage(), 80) }, 80},
+		{"stats_short_80", func(b *strings.Builder) error { return printStats(b, exampleUsage(), 80) }, 80},
 		{"stats_whole", func(b *strings.Builder) error { return printStats(b, large, 0) }, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

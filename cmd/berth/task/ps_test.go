@@ -114,7 +114,7 @@ func TestFilters(t *testing.T) {
 
 func TestPrintStats(t *testing.T) {
 	var b strings.Builder
-	err := printStats(&b, someUsage(), 0)
+	err := printStats(&b, exampleUsage(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,8 +127,8 @@ bbbbbbbbbbbb  idle   0.0    -              -      0 B / 0 B      -     -      1 
 	}
 }
 
-// someUsage is of a task with several GPUs, and of one that little is known of.
-func someUsage() []usage {
+// exampleUsage is of a task with several GPUs, and of one that little is known of.
+func exampleUsage() []usage {
 	busy := func(n int) *int { return &n }
 	return []usage{
 		{ID: "aaaaaaaaaaaa", Name: "train", CPU: 250.04, Memory: 3 << 30, MemoryLimit: 4 << 30, PIDs: 12, BlockRead: 1500, Devices: []probe.Use{
