@@ -59,7 +59,7 @@ func TestCDIMenu(t *testing.T) {
 	n.berth("cdi", "generate", "--nvidia", "--replace").is(0, "/etc/cdi/nvidia.yaml is now /etc/cdi/nvidia.yaml.replaced-by-berth\n"+
 		"/etc/cdi/berth-gpus.json\n/etc/cdi/berth-with.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
 	n.berth("cdi", "generate", "--nvidia").is(0, "/etc/cdi/berth-gpus.json\n/etc/cdi/berth-with.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
-	n.berth("cdi", "remove").is(0, "/etc/cdi/nvidia.yaml is back\n", "")
+	n.berth("cdi", "remove").is(0, "/etc/cdi/nvidia.yaml is restored\n", "")
 	if left := n.list("/etc/cdi"); len(left) != 1 || left[0] != "nvidia.yaml" {
 		t.Errorf("left in /etc/cdi: %v", left)
 	}

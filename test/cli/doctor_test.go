@@ -132,7 +132,7 @@ func TestDoctor(t *testing.T) {
 		{name: "node of others", id: "nodes.device", state: "failure", text: "there is no /dev/nvidia0, and berth must not change them", breaks: "sed -i 's/ModifyDeviceFiles: 1/ModifyDeviceFiles: 0/' /proc/driver/nvidia/params && rm /dev/nvidia0"},
 		{name: "links of others", id: "links", state: "warning", text: "no link to a device: /dev/char/195:0, /dev/char/195:255", breaks: "rm -r /dev/char"},
 		{name: "link", id: "links", state: "warning", text: "lose GPUs at systemctl daemon-reload", breaks: "sed -i 's/ModifyDeviceFiles: 0/ModifyDeviceFiles: 1/' /proc/driver/nvidia/params && rm -f /dev/char/195:0"},
-		{name: "mode", id: "nodes.mode", state: "warning", text: "more users: /dev/nvidia0 (0600)", breaks: "chmod 600 /dev/nvidia0"},
+		{name: "mode", id: "nodes.mode", state: "warning", text: "driver allows: /dev/nvidia0 (0600)", breaks: "chmod 600 /dev/nvidia0"},
 		{name: "nodev", id: "nodes.mode", state: "failure", text: "it is mounted with nodev", breaks: "mount -o remount,nodev /dev"},
 		{name: "snapshot", id: "snapshot.fresh", state: "warning", text: "is stale: there is none yet", breaks: "rm /run/berth/inventory.json"},
 		{name: "mount of driver files", id: "snapshot.owner", state: "warning", text: "/var/lib/berth/shared is not mounted", breaks: "umount /var/lib/berth/shared"},
