@@ -44,10 +44,10 @@ func TestAdoptSweepsHalfMade(t *testing.T) {
 		return id
 	}
 	// Nothing but directories, and a name.
-	if err := store.Claim("begun", made("aaaaaaaaaaa1")); err != nil {
+	if err := store.ClaimName("begun", made("aaaaaaaaaaa1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Claim("gang", "bbbbbbbbbbb1"); err != nil {
+	if err := store.ClaimName("gang", "bbbbbbbbbbb1"); err != nil {
 		t.Fatal(err)
 	}
 	// A gang that has a record already, with a rank that has and one that hasn't.
@@ -76,7 +76,7 @@ func TestAdoptSweepsHalfMade(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	gate, err := lock.Open(context.Background(), store.All(), lock.Shared) // as a launch that is about to make one
+	gate, err := lock.Open(context.Background(), store.TasksDir(), lock.Shared) // as a launch that is about to make one
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestAdoptSweepsHalfMade(t *testing.T) {
 	gate.Close()
 	look("ddddddddddd1", "ddddddddddd2", "eeeeeeeeeee1", "eeeeeeeeeee2")
 	for _, name := range []string{"begun", "gang"} {
-		if id := store.NamedTask(name); id != "" {
+		if id := store.IDByName(name); id != "" {
 			t.Errorf("%s is still the name of %s", name, id)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// describeContainer merges image and options, looks up in the root what needs it, and makes the
-// working directory there.
+// describeContainer merges image and options, resolves user, groups and command in the root, and
+// creates the working directory there.
 func (t *task) describeContainer(img *image.Image, root *os.File) (spec.Container, error) {
 	user, err := rootfs.LookupUser(root, cmp.Or(t.o.User, img.Config.User))
 	if err != nil {
@@ -50,8 +50,8 @@ func (t *task) describeContainer(img *image.Image, root *os.File) (spec.Containe
 	return c, spec.CheckMountPoints(root, c.Files, c.Mounts)
 }
 
-// checkPaths makes the working directory, except where a volume will cover it, and
-// looks for the command.
+// checkPaths creates the working directory unless a volume will cover it, and returns an error if
+// the command can't be executed.
 func (t *task) checkPaths(c spec.Container, root *os.File) error {
 	if !strings.HasPrefix(c.Dir, "/") {
 		return fmt.Errorf("working directory %q is not an absolute path", c.Dir)
@@ -72,8 +72,8 @@ func (t *task) checkPaths(c spec.Container, root *os.File) error {
 	return rootfs.FindCommand(root, c.Args[0], s)
 }
 
-// addInit makes catatonit the container's first process if that was asked for. The container
-// gets a copy: root that may remount could write to the host's through a bind mount of it.
+// addInit makes catatonit the container's first process with Settings.Init. The container gets a
+// copy: a container that may remount could write to the host's file through a bind mount.
 func (t *task) addInit(c *spec.Container) error {
 	if !t.o.Init {
 		return nil
@@ -97,6 +97,6 @@ func copyProgram(from, to string) error {
 		return err
 	}
 	_, err = io.Copy(out, in)
-	// The caller's umask must not keep it from the container's users.
+	// The container's users must be able to execute the copy, whatever the caller's umask.
 	return errors.Join(err, out.Chmod(0o755), out.Close())
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// makePipes makes those by which a detached task and its monitor speak. They are the
-// command's own: it may open them anew, as shells do with /dev/stdout.
+// makePipes creates the FIFOs between a detached task and its monitor. They belong to the
+// command's user, who may open them again, as shells do with /dev/stdout.
 func (t *task) makePipes() error {
 	names := []string{"stdout", "stderr"}
 	switch {
@@ -91,8 +91,8 @@ func (t *task) setFailedExit(err error) {
 	}
 }
 
-// becomeMonitor has this process become the task's monitor: it keeps the process's id, so the
-// lease is still its maker's, and this thread's mount namespace, in which the root is
+// becomeMonitor executes the monitor in this process. The pid stays the same, so this process
+// remains the lease's owner, and so does this thread's mount namespace, in which the root is
 // mounted. It returns only with an error.
 func (t *task) becomeMonitor(ctx context.Context, s *supervise.Signals, more ...inherited) error {
 	program := t.o.Monitor
@@ -131,13 +131,13 @@ func (t *task) becomeMonitor(ctx context.Context, s *supervise.Signals, more ...
 	return &os.PathError{Op: "execute", Path: program, Err: err}
 }
 
-// inherited are files that a monitor gets by the numbers behind a flag.
+// inherited are files that the monitor inherits; the value of flag lists their descriptors.
 type inherited struct {
 	flag  string
 	files []*os.File
 }
 
-// keepThroughExec lets a file live through exec, and returns its number there.
+// keepThroughExec clears a file's close-on-exec flag and returns its descriptor.
 func keepThroughExec(f *os.File) (string, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -30,7 +30,7 @@ func (t *task) startForeground(ctx context.Context, s *supervise.Signals) error 
 	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.Cgroups.StartRuntime(cmd, t.paths.Cgroup()) })
 }
 
-// streams are what a task in the foreground reads and writes.
+// streams returns the standard files of a task in the foreground.
 func (o Options) streams() supervise.Streams {
 	return supervise.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interactive: o.Interactive}
 }
@@ -43,8 +43,8 @@ func (t *task) waitForeground(ctx context.Context, s *supervise.Signals) (int, e
 	return r.Code, err
 }
 
-// watchMemory is nil where it isn't watched: on v1, where that costs something, only a
-// limit of the task's own is.
+// watchMemory starts to watch for OOM kills. It returns nil on cgroup v1 for a task without a
+// memory limit, because a watch costs time there.
 func (t *task) watchMemory() (*cgroup.OOMWatch, error) {
 	if t.h.Cgroups.Version == cgroup.V1 && t.o.Memory == 0 {
 		return nil, nil
@@ -52,8 +52,8 @@ func (t *task) watchMemory() (*cgroup.OOMWatch, error) {
 	return t.h.Cgroups.WatchOOM(t.paths.Cgroup(), "container")
 }
 
-// outOfMemoryError notes whether a task that has ended ran out of memory, and is an error if it has
-// ended badly.
+// outOfMemoryError sets t.exit.OOM if the kernel has killed a process of the task for lack of
+// memory. It returns an error if the task has also failed.
 func (t *task) outOfMemoryError() error {
 	if t.exit.Code == 0 && !t.o.Keep || !t.oom.Killed() {
 		return nil
@@ -65,8 +65,8 @@ func (t *task) outOfMemoryError() error {
 	return &supervise.OutOfMemory{Code: t.exit.Code, Limit: t.o.Memory}
 }
 
-// timedOutError notes that a task was ended because its time was over, and is an error if it has
-// ended badly.
+// timedOutError sets t.exit.Error if the task's timeout has ended the task. It returns an error if
+// the task has also failed.
 func (t *task) timedOutError() error {
 	if !t.timedOut {
 		return nil

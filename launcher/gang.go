@@ -26,29 +26,29 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// RunGang launches a gang, and goes on as what watches over it: it returns only with an
-// error, and with its exit code as Run has it. What a rank's start fails of is told of the
-// rank by its name.
+// RunGang launches a gang and then executes the gang's monitor in this process. It returns only
+// with an error, and with the exit code of that error as Run does. An error of a rank begins with
+// the rank's name.
 func RunGang(ctx context.Context, o GangOptions) (int, error) {
 	o.Network = cmp.Or(o.Network, "private")
 	o.Options = o.withDefaults()
 	s := supervise.TakeSignals()
-	defer func() { go s.Stop() }() // nobody has to wait for it
+	defer func() { go s.Stop() }() // in the background: it waits for s.Ready
 	ctx = s.Context(ctx)
 	err := runGang(ctx, o, s)
 	return supervise.ExitCode(err), err
 }
 
-// gang is one from its directory to the moment when its monitor takes over.
+// gang is a gang that is being launched, until the monitor takes over.
 type gang struct {
 	o     GangOptions
-	task  *task // the gang's own
+	task  *task // with the gang's own record and directory
 	ranks []*rank
 	// holder is the program that holds the namespaces.
 	holder string
 }
 
-// rank is a task of a gang that is being made.
+// rank is a rank of a gang that is being launched.
 type rank struct {
 	*task
 	options Rank
@@ -69,11 +69,11 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 		return fmt.Errorf("network %q is not known%s: a gang's is private (its own, with a way out), rdma (private, with the NICs near its GPUs), none or host", o.Network, spell.Suggestion(o.Network, Networks()...))
 	}
 	g := &gang{o: o}
-	never, err := o.forbiddenCapabilities()
+	forbidden, err := o.forbiddenCapabilities()
 	if err != nil {
 		return err
 	}
-	h, err := newHost(o.Options, never...)
+	h, err := newHost(o.Options, forbidden...)
 	if err != nil {
 		return err
 	}
@@ -101,13 +101,13 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 	if err := g.unpackLayers(ctx, programs); err != nil {
 		return err
 	}
-	if _, err := programs(); err != nil { // of the whole request, which is no rank's
+	if _, err := programs(); err != nil { // no rank checks the request of the whole gang
 		return err
 	}
 	if g.task, err = newTask(g.o.Options, h, plan); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, g.giveBack(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, g.cleanUp(context.WithoutCancel(ctx))) }()
 	if err := g.forEachRank(func(_ int, r *rank) error { return g.makeRank(r, h, programs) }); err != nil {
 		return err
 	}
@@ -116,10 +116,10 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 	return err
 }
 
-// growFileTable makes this process's table of open files as large as it has to be for a
-// monitor of so many ranks. The monitor has it from here, for it is the same process; to make
-// it larger there, the kernel would wait for all its processors, and so would whoever opens a
-// file: twice 10 ms for eight ranks. If it can't be done, that is what happens.
+// growFileTable grows this process's table of open files to the size that a monitor of so many
+// ranks needs. The monitor is the same process and keeps the table. Growing the table of a process
+// with several threads, the kernel waits for all processors (synchronize_rcu), and every open of a
+// file waits with it: twice 10 ms for eight ranks. Errors are ignored: the table then grows later.
 func growFileTable(ranks int) {
 	const each, others = 16, 32
 	root, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -132,7 +132,7 @@ func growFileTable(ranks int) {
 	_ = unix.Close(root)
 }
 
-// wrapError says of which rank an error is.
+// wrapError adds the rank's name to an error.
 func (r *rank) wrapError(err error) error {
 	if err == nil {
 		return nil
@@ -140,7 +140,8 @@ func (r *rank) wrapError(err error) error {
 	return fmt.Errorf("%s: %w", r.member.Name(), err)
 }
 
-// forEachRank does something for all ranks at once. The error is that of the first rank that failed.
+// forEachRank calls do for all ranks concurrently and waits for all calls. It returns the error of
+// the lowest rank that failed.
 func (g *gang) forEachRank(do func(at int, r *rank) error) error {
 	errs := make([]error, len(g.ranks))
 	var all sync.WaitGroup
@@ -156,7 +157,7 @@ func (g *gang) forEachRank(do func(at int, r *rank) error) error {
 	return nil
 }
 
-// openImages plans the ranks, and finds their images; those of the same reference share one.
+// openImages plans the ranks and opens their images. Ranks with the same reference share an image.
 func (g *gang) openImages(ctx context.Context, p plan) error {
 	images := map[string]*image.Image{}
 	for i, of := range g.o.Ranks {
@@ -211,13 +212,13 @@ func (g *gang) unpackLayers(ctx context.Context, programs func() (map[string]str
 	return nil
 }
 
-// makeRank makes a rank's directory.
+// makeRank creates a rank's directory.
 func (g *gang) makeRank(r *rank, h *host, programs func() (map[string]string, error)) error {
 	p, err := r.options.makePlan(h)
 	if err != nil {
 		return err
 	}
-	if id := g.o.taskStore().NamedTask(p.name); id != "" {
+	if id := g.o.taskStore().IDByName(p.name); id != "" {
 		return fmt.Errorf("task %s is called %s already: %w", id, p.name, tasks.ErrNameTaken)
 	}
 	p.gang, p.member = g, &r.member
@@ -229,15 +230,15 @@ func (g *gang) makeRank(r *rank, h *host, programs func() (map[string]string, er
 		r.programs = func() (map[string]string, error) { return nil, nil }
 	}
 	r.waitPrepared = inBackground(r.prepareRuntime)
-	return r.img.Keep(r.paths.Dir, r.layers)
+	return r.img.NoteLayers(r.paths.Dir, r.layers)
 }
 
-// giveBack gives back what was made of a gang that doesn't start.
-func (g *gang) giveBack(ctx context.Context) error {
+// cleanUp removes everything that was created for a gang whose launch has failed.
+func (g *gang) cleanUp(ctx context.Context) error {
 	var err error
 	for _, r := range g.ranks {
 		if r.root != nil {
-			r.root.Close() // only looked at
+			r.root.Close() // an O_PATH descriptor
 		}
 		if r.task != nil {
 			err = errors.Join(err, r.cleanUp(ctx))
@@ -246,13 +247,13 @@ func (g *gang) giveBack(ctx context.Context) error {
 	return errors.Join(err, g.task.cleanUp(ctx))
 }
 
-// launch brings the gang to the point where its monitor takes over. All roots are mounted in
-// one mount namespace, which is the monitor's.
+// launch prepares the ranks, takes the lease and executes the monitor. All roots are mounted in
+// one mount namespace, which the monitor keeps.
 func (g *gang) launch(ctx context.Context, s *supervise.Signals) error {
-	if err := g.task.writeCID(); err != nil {
+	if err := g.task.writeCIDFile(); err != nil {
 		return err
 	}
-	if err := g.makeShared(); err != nil {
+	if err := g.makeSharedFiles(); err != nil {
 		return err
 	}
 	for _, r := range g.ranks {
@@ -267,7 +268,7 @@ func (g *gang) launch(ctx context.Context, s *supervise.Signals) error {
 	if err := g.writeRecord(); err != nil {
 		return err
 	}
-	<-s.Ready // a signal mustn't end who holds a lease without giving it back
+	<-s.Ready // from here on a signal must not end this process by default: it holds a lease
 	parts, err := g.acquireLease(ctx)
 	if err != nil {
 		return err
@@ -299,8 +300,8 @@ func (g *gang) launch(ctx context.Context, s *supervise.Signals) error {
 	return g.task.becomeMonitor(ctx, s, more...)
 }
 
-// makeShared makes what the ranks share: /dev/shm, and the files in which they look for names.
-func (g *gang) makeShared() error {
+// makeSharedFiles creates what the ranks share: /dev/shm, and the files of spec.EtcFiles.
+func (g *gang) makeSharedFiles() error {
 	if err := overlay.UnshareMounts(); err != nil {
 		return err
 	}
@@ -315,7 +316,7 @@ func (g *gang) makeShared() error {
 	return err
 }
 
-// shareWithRank gives a rank what it shares with the others.
+// shareWithRank sets the namespaces and files that a rank shares with the others.
 func (g *gang) shareWithRank(b *spec.Container) {
 	dir := g.task.paths.Dir
 	b.Join = map[specs.LinuxNamespaceType]string{}
@@ -341,7 +342,7 @@ func (r *rank) describeRank() error {
 	return r.buildRecord(r.img, r.layers, r.spec)
 }
 
-// writeRecord writes down that there is a gang, before there can be anything of it.
+// writeRecord writes the gang's record. It is called before any container or lease exists.
 func (g *gang) writeRecord() error {
 	first := g.ranks[0]
 	if err := g.task.buildRecord(first.img, nil, first.spec); err != nil {
@@ -364,7 +365,8 @@ func (g *gang) writeRecord() error {
 	return g.o.taskStore().WriteRecord(g.task.rec)
 }
 
-// acquireLease takes the gang's lease, and returns the devices of its parts.
+// acquireLease takes the gang's lease and returns one lease for each part of the request, with the
+// devices of that part.
 func (g *gang) acquireLease(ctx context.Context) ([]ledger.Lease, error) {
 	t := g.task
 	if t.o.Devices == nil {
@@ -399,7 +401,7 @@ func (g *gang) acquireLease(ctx context.Context) ([]ledger.Lease, error) {
 	return parts, t.rewriteRecordWithLease()
 }
 
-// nearbyCPUs are the CPUs near each rank's devices in list format; "" where there are none.
+// nearbyCPUs returns for each rank the CPUs near its devices in list format, "" without devices.
 func (g *gang) nearbyCPUs(ctx context.Context, parts []ledger.Lease) ([]string, error) {
 	lists := make([]string, len(g.ranks))
 	for i, r := range g.ranks {
@@ -425,9 +427,9 @@ func (g *gang) createOuterCgroup(ctx context.Context) error {
 	return g.task.createOuterCgroup(ctx, &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: rules}}})
 }
 
-// prepareRank puts a rank's devices into its spec.
+// prepareRank adds a rank's devices, variables and CPUs to its spec.
 func (g *gang) prepareRank(ctx context.Context, r *rank, parts []ledger.Lease, near []string, at int) error {
-	cpus := cpuShare(near[at], countEqual(near, near[at]), runtime.NumCPU())
+	cpus := cpuShare(near, at, runtime.NumCPU())
 	var gpus []int
 	if r.options.Part >= 0 && r.options.Part < len(parts) {
 		mine := parts[r.options.Part]
@@ -453,24 +455,19 @@ func (g *gang) prepareRank(ctx context.Context, r *rank, parts []ledger.Lease, n
 	return r.setCPUs(near[at], r.spec)
 }
 
-// writeFiles writes down all that a rank's container is made from.
+// writeFiles writes the bundle, the record and the FIFOs from which the monitor creates a rank.
 func (r *rank) writeFiles(ctx context.Context) error {
-	// A variable of an interface can't be set before that is there, nor one of the host's
-	// be moved beside it, as hooks do.
+	// A sysctl of an interface can only be set once the interface exists, and hooks may move an
+	// interface of the host into the gang's network.
 	r.rec.Member.NetworkFirst = r.spec.Hooks != nil || len(r.spec.Linux.Sysctl) > 0
-	return firstError(
-		func() error { return r.createOuterCgroup(ctx, r.spec) },
-		func() error { return r.writeBundle(r.spec) },
-		func() error { return r.o.taskStore().WriteRecord(r.rec) },
-		r.makePipes,
-	)
-}
-
-func countEqual(all []string, one string) (n int) {
-	for _, s := range all {
-		if s == one {
-			n++
-		}
+	if err := r.createOuterCgroup(ctx, r.spec); err != nil {
+		return err
 	}
-	return n
+	if err := r.writeBundle(r.spec); err != nil {
+		return err
+	}
+	if err := r.o.taskStore().WriteRecord(r.rec); err != nil {
+		return err
+	}
+	return r.makePipes()
 }

@@ -7,12 +7,14 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/cpulist"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// sortByRank has the ranks that see the same devices, and as many of their own, get them
-// in the order of the node: scripts take the GPU with the number of their local rank.
+// sortByRank reorders the parts among ranks of one role that see the same devices and own equally
+// many, so that lower ranks get GPUs with lower indexes: scripts use the GPU whose number is their
+// local rank.
 func sortByRank(all []*rank, parts [][]gpu.Device) {
 	done := map[int]bool{}
 	for _, r := range all {
@@ -44,8 +46,8 @@ func sortByRank(all []*rank, parts [][]gpu.Device) {
 	}
 }
 
-// compareByIndex is the order in which programs count the devices that they see: GPUs by their
-// index, slices behind each other, all else at the end.
+// compareByIndex orders devices as programs number those that they see: GPUs by index, MIG slices
+// of a GPU by their own index, all other devices last.
 func compareByIndex(a, b gpu.Device) int {
 	x, y := deviceOrder(a), deviceOrder(b)
 	return cmp.Or(cmp.Compare(x[0], y[0]), cmp.Compare(x[1], y[1]))
@@ -65,7 +67,7 @@ func deviceOrder(d gpu.Device) (n [2]int) {
 	return n
 }
 
-// ownGPUs are the numbers of a rank's GPUs among those that it sees.
+// ownGPUs returns the numbers of a rank's GPUs among those that the rank sees.
 func ownGPUs(seen, mine []gpu.Device) (numbers []int) {
 	seen = slices.DeleteFunc(slices.Clone(seen), func(d gpu.Device) bool { return d.IsNIC() || d.IsCDI() })
 	slices.SortStableFunc(seen, compareByIndex)
@@ -77,28 +79,23 @@ func ownGPUs(seen, mine []gpu.Device) (numbers []int) {
 	return numbers
 }
 
-// cpuShare is how many CPUs of a list in list format one of so many has to itself.
-func cpuShare(list string, among, all int) int {
-	n := 0
-	for word := range strings.SplitSeq(list, ",") {
-		first, last, ranged := strings.Cut(word, "-")
-		a, err := strconv.Atoi(first)
-		b := a
-		if ranged && err == nil {
-			b, err = strconv.Atoi(last)
-		}
-		if err == nil && b >= a {
-			n += b - a + 1
+// cpuShare returns how many CPUs each rank has to itself: lists[at] in list format, divided by the
+// number of ranks with the same list. An empty list means all CPUs of the machine.
+func cpuShare(lists []string, at, all int) int {
+	if cpus, err := cpulist.Parse(lists[at]); err == nil {
+		all = len(cpus)
+	}
+	ranks := 0
+	for _, l := range lists {
+		if l == lists[at] {
+			ranks++
 		}
 	}
-	if n == 0 {
-		n = all
-	}
-	return max(1, n/max(1, among))
+	return max(1, all/ranks)
 }
 
-// addWorld gives a rank the variables by which it finds the others of its world. gpus are the
-// rank's own, as numbers among the GPUs that it sees, and cpus how many CPUs it has to itself.
+// addWorld sets the environment variables by which a rank finds the other ranks of its world. gpus
+// are the rank's own GPUs, numbered among those that it sees; cpus is the number of its CPUs.
 func (g *gang) addWorld(r *rank, gpus []int, cpus int) {
 	if r.options.World < 0 || r.options.World >= len(g.o.Worlds) {
 		return

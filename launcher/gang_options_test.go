@@ -10,8 +10,8 @@ func TestGangName(t *testing.T) {
 	}
 	for _, tt := range []struct{ name, text, want string }{
 		{"as long as can be", name[:55], ""},
-		{"one letter more", name[:56], `name "` + name[:56] + `": this gang's can be 55 letters long at most, and not 56: its ranks are called by it (NAME.rank-10), in 63 letters`},
-		{"as long as a task's", name, `name "` + name + `": this gang's can be 55 letters long at most, and not 63: its ranks are called by it (NAME.rank-10), in 63 letters`},
+		{"one character more", name[:56], `name "` + name[:56] + `" has 56 characters, and this gang's can have 55 at most: the name of a rank (NAME.rank-10) has at most 63`},
+		{"as long as a task's", name, `name "` + name + `" has 63 characters, and this gang's can have 55 at most: the name of a rank (NAME.rank-10) has at most 63`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""

@@ -13,34 +13,34 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// ErrNoRuntime says that there is no OCI runtime to run a container with.
+// ErrNoRuntime means that no OCI runtime was found.
 var ErrNoRuntime = errors.New("no OCI runtime")
 
-// host is what this process finds and may do on the machine for one launch.
+// host is the machine and this process's rights on it, read once for a launch.
 type host struct {
 	spec.Host
 	privileges spec.Privileges // the task's
 	runtime    string          // absolute path
 }
 
-// newHost reads the machine. never are capabilities that the task can't have.
-func newHost(o Options, never ...string) (*host, error) {
+// newHost reads the machine. forbidden are capabilities that the task can't have.
+func newHost(o Options, forbidden ...string) (*host, error) {
 	h := &host{}
 	var err error
 	if h.Host, err = spec.ReadHost(o.Cgroup); err != nil {
 		return nil, err
 	}
-	if h.privileges, err = o.ChoosePrivileges(h.Host, never...); err != nil {
+	if h.privileges, err = o.ChoosePrivileges(h.Host, forbidden...); err != nil {
 		return nil, err
 	}
-	go h.privileges.Filter() // making it takes as long as reading the image
+	go h.privileges.Filter() // in the background: building the filter takes as long as reading the image
 	h.runtime, err = h.findRuntime(o.Runtime)
 	return h, err
 }
 
-// ChosenRuntime is the OCI runtime that a launch with these options takes on this
-// machine. The error is the launch's.
-func ChosenRuntime(o Options) (string, error) {
+// ChooseRuntime returns the path of the OCI runtime that a launch with these options uses on this
+// machine, or the launch's error.
+func ChooseRuntime(o Options) (string, error) {
 	h, err := newHost(o.withDefaults())
 	if err != nil {
 		return "", err
@@ -48,8 +48,8 @@ func ChosenRuntime(o Options) (string, error) {
 	return h.runtime, nil
 }
 
-// findRuntime prefers crun, which starts a container in a third of runc's time,
-// except where released versions of it are known to fail.
+// findRuntime returns the runtime that was asked for by path or name. By default it prefers crun,
+// which starts a container in a third of runc's time, unless crun is known to fail on this machine.
 func (h *host) findRuntime(asked string) (string, error) {
 	if strings.Contains(asked, "/") {
 		if !ociruntime.IsExecutable(asked) {
@@ -76,8 +76,9 @@ func (h *host) findRuntime(asked string) (string, error) {
 	return first, nil
 }
 
-// crunWorks: crun refuses a hybrid of cgroup v1 and v2, and until 1.9 it wants
-// to lift the memlock limit before it loads device rules on v2.
+// crunWorks reports whether all supported versions of crun work on this machine. crun refuses a
+// hybrid of cgroup v1 and v2. Before 1.9 it raises the memlock limit to load device rules on v2, which
+// needs CAP_SYS_RESOURCE.
 func (h *host) crunWorks() bool {
 	mayLift := h.MayExceedLimits() || h.Memlock == unix.RLIM_INFINITY
 	return !h.Cgroups.Hybrid && (h.Cgroups.Version == cgroup.V1 || mayLift)

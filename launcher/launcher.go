@@ -1,25 +1,24 @@
-// Package launcher runs a task or a gang without a container engine: it finds the image,
-// makes a root file system that is thrown away afterwards, takes a lease if the
-// task wants GPUs, writes an OCI bundle, and has crun or runc run it.
+// Package launcher runs a task or a gang without a container engine: it finds the image, mounts a
+// root file system whose changes are discarded at the end, takes a lease if devices are requested,
+// writes an OCI bundle, and starts crun or runc.
 //
 // There is no daemon and no database. All state of a task is in its directory:
 //
 //	DATA/images/           unpacked layers, shared (package image)
 //	DATA/tasks/ID/         one task; the directory's flock is held by its launcher
-//	    rootfs/            where its root is mounted, in a private mount namespace
+//	    rootfs/            mount point of its root, in a private mount namespace
 //	    upper/ work/       what it writes
 //	    files/             its /etc/hosts, /etc/hostname and /etc/resolv.conf
 //	    bundle/            config.json, the init's pid, the runtime's log
-//	    runtime, parent    links that say the runtime's program and the parent cgroup
-//	    *.json, log        what is known of it (packages tasks and logs)
+//	    runtime, parent    links to the runtime's program and to the parent cgroup
+//	    *.json, log        its records and its output (packages tasks and logs)
 //	    stdout, stderr, stdin  pipes to the monitor of a detached task
 //	STATE/runtime/NAME/    the state directory of the runtime of that name
 //	cgroup PARENT/ID       all processes of the task (package cgroup)
 //
-// A launcher that is killed leaves a container that goes on, with its lease; the next
-// berth command starts a monitor for it (package control). A detached task's
-// launcher becomes its monitor (package monitor). Setting a task's
-// device rules needs root.
+// The container of a launcher that is killed keeps running, with its lease; the next berth command
+// starts a monitor for it (package control). The launcher of a detached task executes the monitor in
+// its own process (package monitor). Setting device rules needs root.
 package launcher
 
 import (
@@ -51,8 +50,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Options say what to run and how. Only Image is required. As JSON they are without
-// devices, files and callbacks.
+// Options of a task. Only Image is required. JSON leaves out devices, files and callbacks.
 type Options struct {
 	// Image is a reference as image.Store.Open takes it, and Search how it is looked for.
 	Image  string
@@ -61,7 +59,7 @@ type Options struct {
 	// task's terminal reads from Stdin if Stdin is a terminal. Interactive and Terminal together
 	// require that Stdin is a terminal.
 	Interactive bool
-	// Name is the task's name for people and its hostname; "" means its id.
+	// Name is the task's name and its hostname; "" means its id.
 	Name string
 	// Settings decide the container's spec. Network is "host" (the default) or "none", and
 	// CPUs "" means those that DeviceSource.Prepare names, or all.
@@ -84,23 +82,23 @@ type Options struct {
 
 	// Stdin, Stdout and Stderr become the task's. nil means those of this process.
 	Stdin, Stdout, Stderr *os.File `json:"-"`
-	// Channel is a socket that the command finds as descriptor 3, if it isn't nil. Of a
-	// task in the foreground alone.
+	// Channel is a socket that becomes the command's descriptor 3, nil for none. It is ignored for
+	// detached tasks.
 	Channel *os.File `json:"-"`
 	// Progress is told about layers being unpacked; it may be nil.
 	Progress func(image.Progress) `json:"-"`
 	// Fetch pulls an image into Data, in another process. nil: nothing is pulled.
 	Fetch func(ctx context.Context, ref string, how image.Search) error `json:"-"`
-	// Log gets what is worth knowing and no error; nil means nowhere.
+	// Log gets warnings and information that don't end the launch; nil means nowhere.
 	Log *slog.Logger `json:"-"`
 }
 
 // DeviceSource leases devices and adds them to specs. All errors end the launch.
 type DeviceSource interface {
-	// Programs are the files that Prepare will bring in and that can be run: their
-	// paths in the container, and where they are on the host. The container's
-	// environment may choose among them. It is called while the image is made ready,
-	// before Acquire; that the request can never be granted is an error of it, too.
+	// Programs returns the executable files that Prepare will mount: host paths by paths in the
+	// container. env is the container's environment, which may choose among them. It is called
+	// while the image is unpacked, before Acquire, and also returns an error if the request can
+	// never be granted.
 	Programs(ctx context.Context, env []string) (map[string]string, error)
 	// Acquire takes the devices, or waits in the queue for them. It fills in the
 	// owner's process and boot id: this process makes the container. queued is called, in this
@@ -109,34 +107,34 @@ type DeviceSource interface {
 	// Prepare puts the lease's devices and device rules into the spec. root is the
 	// container's root file system, mounted.
 	Prepare(ctx context.Context, l ledger.Lease, spec *specs.Spec, root *os.File) (Prepared, error)
-	// Release gives the lease back, after the last process of the task ended.
+	// Release releases the lease. It is called after the last process of the task has ended.
 	Release(ctx context.Context, l ledger.Lease) error
-	// Divide cuts the devices of a gang's lease into those of the parts of its request.
+	// Divide returns the devices of a gang's lease by parts of its request.
 	Divide(ctx context.Context, l ledger.Lease) ([][]gpu.Device, error)
-	// CPUs near the devices of a lease in list format, or "".
+	// CPUs returns the CPUs near the devices of a lease in list format, or "".
 	CPUs(ctx context.Context, l ledger.Lease) (string, error)
 }
 
-// Prepared is what DeviceSource.Prepare has to say.
+// Prepared is the result of DeviceSource.Prepare.
 type Prepared struct {
 	// CPUs near the devices in list format, or "".
 	CPUs string
-	// Removed is what was removed from the spec. It is kept with the task.
+	// Removed is what was removed from the spec. It is recorded with the task.
 	Removed []edits.Removal
 }
 
-// Run runs a task to its end and returns its exit code: that of its command, or
-// 128 plus the signal that ended it. With an error the code says whose failure
-// it was: 127 there is no such command in the image, 126 it can't be executed,
-// 75 devices are busy, 128 plus a signal that came before the task ran, 125 for
-// everything else; those of OutOfMemory and TimedOut are the task's own. Nothing is left behind then.
+// Run runs a task to its end and returns its exit code: that of its command, or 128 plus the number
+// of the signal that ended it. With an error the code is supervise.ExitCode of it: 127 the image has
+// no such command, 126 the command can't be executed, 75 devices are busy, 128 plus a signal that
+// came before the task ran, 125 everything else; errors of type OutOfMemory and TimedOut have the
+// task's own code. After an error nothing is left behind.
 //
-// Run takes over the signals of the process while it runs, gives them back a moment
-// later, and passes them to the task. When ctx ends, so does the task.
+// Run catches this process's signals and passes them to the task. They get their default actions
+// back shortly after it returns. When ctx ends, the task is stopped.
 func Run(ctx context.Context, o Options) (int, error) {
 	o = o.withDefaults()
 	s := supervise.TakeSignals()
-	defer func() { go s.Stop() }() // nobody has to wait for it
+	defer func() { go s.Stop() }() // in the background: it waits for s.Ready
 	ctx = s.Context(ctx)
 	code, err := runTask(ctx, o, s)
 	if err != nil {
@@ -180,7 +178,7 @@ func runTask(ctx context.Context, o Options, s *supervise.Signals) (_ int, err e
 		e := t.cleanUp(context.WithoutCancel(ctx))
 		err = errors.Join(err, t.command.Drain(s, e == nil), e)
 	}()
-	if err := img.Keep(t.paths.Dir, layers); err != nil {
+	if err := img.NoteLayers(t.paths.Dir, layers); err != nil {
 		return 0, err
 	}
 	if err := t.launch(ctx, img, layers, s); err != nil {
@@ -205,11 +203,11 @@ func (o Options) startProgramLookup(ctx context.Context, env []string) func() (m
 		return func() (map[string]string, error) { return nil, nil }
 	}
 	ask := sync.OnceValues(func() (map[string]string, error) { return o.Devices.Programs(ctx, env) })
-	go func() { _, _ = ask() }() // the returned function has result and error
+	go func() { _, _ = ask() }() // the returned function returns result and error
 	return ask
 }
 
-// openImage finds the task's image, and pulls it where that is needed.
+// openImage opens the task's image and pulls it if necessary.
 func (o Options) openImage(ctx context.Context) (img *image.Image, err error) {
 	how := o.Search
 	for fetches := 0; ; fetches++ {
@@ -217,7 +215,7 @@ func (o Options) openImage(ctx context.Context) (img *image.Image, err error) {
 		if o.Fetch == nil || !errors.Is(err, image.ErrPullNeeded) || fetches == maxFetches {
 			return img, err
 		}
-		programs := o.startProgramLookup(ctx, o.Env) // as long as the image's environment is not known
+		programs := o.startProgramLookup(ctx, o.Env) // the image's environment is not known yet
 		err := cancelIfUngrantable(ctx, programs, func(ctx context.Context) error { return o.Fetch(ctx, o.Image, how) })
 		if err != nil {
 			return nil, err
@@ -230,7 +228,7 @@ func (o Options) openImage(ctx context.Context) (img *image.Image, err error) {
 // before this one has locked its layers.
 const maxFetches = 3
 
-// unpackLayers makes the layers ready, which can take minutes.
+// unpackLayers unpacks the layers, which can take minutes.
 func (o Options) unpackLayers(ctx context.Context, img *image.Image, programs func() (map[string]string, error)) (layers []string, err error) {
 	err = cancelIfUngrantable(ctx, programs, func(ctx context.Context) (err error) {
 		layers, err = o.imageStore().Unpack(ctx, img, o.Progress)
@@ -262,8 +260,8 @@ func cancelIfUngrantable(ctx context.Context, programs func() (map[string]string
 
 func (o Options) imageStore() image.Store { return image.Store{Dir: filepath.Join(o.Data, "images")} }
 
-// checkImage fails where writes to the image would. A directory that is mounted
-// read-only has to be refused here: crun would write to it all the same.
+// checkImage returns an error if the task is to write to an image that can't be written. A
+// directory on a read-only mount has to be refused here, because crun would write to it.
 func (o Options) checkImage(img *image.Image) error {
 	switch {
 	case !o.ReadWrite:
@@ -292,7 +290,7 @@ type plan struct {
 	id, name string
 	mounts   []specs.Mount
 	init     string // the program of Settings.Init
-	// gang is what the task is a rank of, and member which; nil for a single task.
+	// gang and member are set for a rank, nil for a single task.
 	gang   *gang
 	member *tasks.Member
 }
@@ -306,7 +304,10 @@ func (o Options) planSingle(h *host) (plan, error) {
 		return plan{}, fmt.Errorf("network %q is not known%s: there are host, where what a task listens on is reached at the host's address, and none", o.Network, spell.Suggestion(o.Network, "host", "none"))
 	}
 	p, err := o.makePlan(h)
-	return p, firstError(func() error { return err }, o.checkLifecycle)
+	if err != nil {
+		return plan{}, err
+	}
+	return p, o.checkLifecycle()
 }
 
 func (o Options) makePlan(h *host) (plan, error) {
@@ -315,7 +316,7 @@ func (o Options) makePlan(h *host) (plan, error) {
 	if !tasks.ValidName(p.name) {
 		return plan{}, fmt.Errorf("name %q: only letters, digits, \"_\", \".\" and \"-\" are allowed, at most 63, beginning with a letter or digit", o.Name)
 	}
-	if err := firstError(func() error { return o.Check(h.Host, h.privileges) }, o.checkStop, o.checkCIDFile); err != nil {
+	if err := cmp.Or(o.Check(h.Host, h.privileges), o.checkStopSignal(), o.checkCIDFile()); err != nil {
 		return plan{}, err
 	}
 	if o.Terminal && o.Interactive && o.Detach == nil && !supervise.IsTerminal(o.Stdin) {
@@ -331,14 +332,4 @@ func (o Options) makePlan(h *host) (plan, error) {
 		}
 	}
 	return p, nil
-}
-
-// firstError returns the first error, and calls nothing after it.
-func firstError(checks ...func() error) error {
-	for _, check := range checks {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -12,27 +12,26 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Lifecycle says how long a task lasts, and what is known of it afterwards.
+// Lifecycle has the options about a task's end, its restarts, and what is kept of it.
 type Lifecycle struct {
-	// Keep leaves what the task has written, and how it ended, until somebody removes
-	// it. A task whose start fails isn't kept.
+	// Keep keeps what the task has written, and how it ended, until the task is removed. A task
+	// whose start fails isn't kept.
 	Keep bool
-	// Labels are for people and tools; they go into the task's record and nowhere else.
+	// Labels are for people and tools; they are stored in the task's record only.
 	Labels map[string]string
 	// CIDFile gets the task's id. It must not exist.
 	CIDFile string
-	// StopSignal is a signal's name or number, "" the image's or SIGTERM, and
-	// StopTimeout how long the task then has; zero means ten seconds, less than zero
-	// for ever.
+	// StopSignal is a signal's name or number; "" means the image's, or SIGTERM. StopTimeout is the
+	// time from the stop signal to SIGKILL: zero means ten seconds, less than zero no SIGKILL.
 	StopSignal  string
 	StopTimeout time.Duration
 	// Timeout ends a task that has run for so long; zero means no limit.
 	Timeout time.Duration
 
-	// Detach has the task run on by itself, watched over by a monitor; nil means that
-	// this process waits for it.
+	// Detach makes the task a detached one, which a monitor supervises; nil means that this process
+	// waits for the task.
 	Detach *Detach `json:"-"`
-	// Restart says when a detached task is started again.
+	// Restart is the restart policy of a detached task.
 	Restart tasks.Restart
 	// LogLimit bounds a detached task's log.
 	LogLimit tasks.LogLimit
@@ -67,7 +66,7 @@ func (o Options) checkLifecycle() error {
 	return nil
 }
 
-func (o Options) checkStop() error {
+func (o Options) checkStopSignal() error {
 	if o.StopSignal == "" {
 		return nil
 	}
@@ -80,13 +79,13 @@ func (o Options) checkCIDFile() error {
 		return nil
 	}
 	if _, err := os.Lstat(o.CIDFile); err == nil {
-		return fmt.Errorf("--cidfile %s: it exists, and another task may count on it; remove it or name another", o.CIDFile)
+		return fmt.Errorf("--cidfile %s: the file exists and may be of another task; remove it, or name another file", o.CIDFile)
 	}
 	return nil
 }
 
-// writeCID writes the task's id to --cidfile.
-func (t *task) writeCID() error {
+// writeCIDFile writes the task's id to --cidfile.
+func (t *task) writeCIDFile() error {
 	if t.o.CIDFile == "" {
 		return nil
 	}

@@ -12,17 +12,15 @@ import (
 
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/spec"
-	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// PlannedTask is a task that was checked against this machine, for a container engine that
-// makes and runs the container itself: the same options come to the same spec. Nothing
-// is made by it but a few files.
+// PlannedTask is a task whose options were checked against this machine, for a container engine
+// that creates and runs the container itself. The same options yield the same spec as with Run.
 type PlannedTask struct{ t *task }
 
-// PlanTask checks options as Run does. detached: the terminal, if there is to be one,
-// isn't this process's.
+// PlanTask checks options as Run does. detached means that the task doesn't use this process's
+// terminal.
 func PlanTask(o Options, detached bool) (*PlannedTask, error) {
 	o = o.withDefaults()
 	if o.StorageSize > 0 {
@@ -46,39 +44,35 @@ func PlanTask(o Options, detached bool) (*PlannedTask, error) {
 	return &PlannedTask{&task{o: o, h: h, plan: p}}, nil
 }
 
-// ID is new; Name is the one that was asked for, or the id.
+// ID returns the task's id, which PlanTask has chosen.
 func (p *PlannedTask) ID() string { return p.t.plan.id }
 
-// Name is what people call it.
+// Name returns the name that was asked for, or the id.
 func (p *PlannedTask) Name() string { return p.t.plan.name }
 
-// Cgroup is all of the task's; the container's own is below it.
+// Cgroup returns the task's cgroup; the container's own cgroup is below it.
 func (p *PlannedTask) Cgroup() string {
 	return cmp.Or(p.t.o.Parent, tasks.CgroupParent) + "/" + p.t.plan.id
 }
 
-// StopTimeout is how long the task has between its stop signal and SIGKILL.
+// StopTimeout returns the time from the stop signal to SIGKILL, as Lifecycle.StopTimeout.
 func (p *PlannedTask) StopTimeout() time.Duration { return p.t.o.StopTimeout }
 
-// StopSignal is what the task is asked with to end; 0 is the usual one.
+// StopSignal returns the signal that stops the task; 0 means SIGTERM.
 func (p *PlannedTask) StopSignal(c image.Config) (syscall.Signal, error) {
-	word := cmp.Or(p.t.o.StopSignal, c.StopSignal)
-	if word == "" {
-		return 0, nil
-	}
-	return supervise.ParseSignal(word)
+	return p.t.o.chooseStopSignal(c)
 }
 
-// WriteCIDFile writes the id into the file that --cidfile names, if it does.
+// WriteCIDFile writes the task's id to Options.CIDFile if that is set.
 func (p *PlannedTask) WriteCIDFile() error {
 	p.t.paths.ID = p.t.plan.id
-	return p.t.writeCID()
+	return p.t.writeCIDFile()
 }
 
-// Spec describes the task. root is its root file system, mounted, in which the working
-// directory is made; dir is the task's directory, which gets its /etc/hosts and the like.
-// programs are those that come with the devices, as DeviceSource.Programs has them. The error
-// Is ErrNotFound or ErrCantInvoke for a command that couldn't be run.
+// Spec returns the task's spec. root is the mounted root file system, in which the working directory
+// is created; dir is the task's directory, in which /etc/hosts and the like are created. programs is
+// the result of DeviceSource.Programs. The error Is rootfs.ErrNotFound or rootfs.ErrCantInvoke if the
+// command can't be run.
 func (p *PlannedTask) Spec(dir string, c image.Config, root *os.File, programs map[string]string) (*specs.Spec, error) {
 	t := p.t
 	t.paths = tasks.Paths{ID: t.plan.id, Dir: dir}

@@ -16,11 +16,10 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// taskStore is where records of tasks are.
+// taskStore returns the store of tasks' records.
 func (o Options) taskStore() tasks.Store { return tasks.Store{Data: o.Data, State: o.State} }
 
-// writeRecord begins the task's record with what is known before a lease is. It is
-// there before the container can be.
+// writeRecord writes the task's record, without a lease, before the container is created.
 func (t *task) writeRecord(img *image.Image, layers []string, spec *specs.Spec) error {
 	if err := t.buildRecord(img, layers, spec); err != nil {
 		return err
@@ -28,7 +27,7 @@ func (t *task) writeRecord(img *image.Image, layers []string, spec *specs.Spec) 
 	return t.o.taskStore().WriteRecord(t.rec)
 }
 
-// buildRecord makes the task's record.
+// buildRecord sets t.rec.
 func (t *task) buildRecord(img *image.Image, layers []string, spec *specs.Spec) error {
 	store := t.o.taskStore()
 	self, err := store.Self()
@@ -39,7 +38,7 @@ func (t *task) buildRecord(img *image.Image, layers []string, spec *specs.Spec) 
 	if err != nil {
 		return err
 	}
-	sig, err := t.stopSignal(img)
+	sig, err := t.o.chooseStopSignal(img.Config)
 	if err != nil {
 		return err
 	}
@@ -51,7 +50,7 @@ func (t *task) buildRecord(img *image.Image, layers []string, spec *specs.Spec) 
 		Detached: t.o.Detach != nil, Remove: !t.o.Keep, Terminal: t.o.Terminal, Interactive: t.o.Interactive,
 		Labels: img.Config.TaskLabels(t.o.Labels), Annotations: t.o.Annotations,
 		Runtime: t.h.runtime, RuntimeRoot: t.paths.RuntimeRoot(t.h.runtime), Cgroup: t.paths.Cgroup(), CgroupMount: t.o.Cgroup,
-		Restart: t.o.Restart, StopSignal: int(sig), Grace: tasks.Duration(cmp.Or(t.o.StopTimeout, supervise.DefaultGrace)), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
+		Restart: t.o.Restart, StopSignal: int(cmp.Or(sig, unix.SIGTERM)), Grace: tasks.Duration(cmp.Or(t.o.StopTimeout, supervise.DefaultGrace)), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
 	}
 	t.rec.Member = t.plan.member
 	if t.o.Restart.Policy != "" || t.plan.gang != nil && t.plan.gang.o.Restart.Policy != "" {
@@ -60,7 +59,7 @@ func (t *task) buildRecord(img *image.Image, layers []string, spec *specs.Spec) 
 	return nil
 }
 
-// addLeaseToRecord notes the lease in the record.
+// addLeaseToRecord sets the record's fields about the lease.
 func (t *task) addLeaseToRecord(l ledger.Lease) {
 	t.rec.Request, t.rec.Lease = l.Request, l.ID
 	t.rec.Shared = l.Owner.Container != t.paths.ID
@@ -69,25 +68,26 @@ func (t *task) addLeaseToRecord(l ledger.Lease) {
 	}
 }
 
-func (t *task) stopSignal(img *image.Image) (syscall.Signal, error) {
-	name := cmp.Or(t.o.StopSignal, img.Config.StopSignal)
+// chooseStopSignal returns the stop signal of the options, or else the image's; 0 means SIGTERM.
+func (o Options) chooseStopSignal(c image.Config) (syscall.Signal, error) {
+	name := cmp.Or(o.StopSignal, c.StopSignal)
 	if name == "" {
-		return unix.SIGTERM, nil
+		return 0, nil
 	}
 	return supervise.ParseSignal(name)
 }
 
-// rewriteRecordWithLease adds the lease to the record.
+// rewriteRecordWithLease adds the lease to the record and writes it.
 func (t *task) rewriteRecordWithLease() error {
 	if t.lease == nil {
 		return nil
 	}
 	t.addLeaseToRecord(*t.lease)
-	if t.rec.Queued { // its id was reported, so the record must exist at every moment
+	if t.rec.Queued { // the task's id was reported, so the record must exist at every moment
 		return t.o.taskStore().WriteRecord(t.rec)
 	}
-	// File systems that are careful with files which are replaced flush them to the
-	// disk; a task without a record is one that is being made.
+	// Some file systems flush a file that a rename replaces (ext4's auto_da_alloc), so the old record
+	// is removed first. A task without a record counts as one that is being launched.
 	if err := os.Remove(t.paths.In("task.json")); err != nil {
 		return fmt.Errorf("record task %s: %w", t.paths.ID, err)
 	}

@@ -23,14 +23,13 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// launch brings the task to the point where the runtime runs. What can be wrong
-// with user and command is found out before devices are waited for.
+// launch prepares the task and starts the runtime, or executes the monitor. Errors in user and
+// command are found before devices are waited for.
 //
-// All of it happens on one thread with a mount namespace of its own, which the
-// runtime inherits; the thread ends with start, and so do the mounts when no
-// process of the task is left.
+// It runs on one thread with a mount namespace of its own, which the runtime inherits. The thread
+// ends when launch returns, and the mounts end with the last process of the task.
 func (t *task) launch(ctx context.Context, img *image.Image, layers []string, s *supervise.Signals) error {
-	if err := t.writeCID(); err != nil {
+	if err := t.writeCIDFile(); err != nil {
 		return err
 	}
 	t.waitPrepared = inBackground(t.prepareRuntime)
@@ -75,11 +74,11 @@ func (t *task) launch(ctx context.Context, img *image.Image, layers []string, s 
 	})
 }
 
-// onThread runs f on a thread that ends afterwards.
+// onThread runs f on a thread of its own, which ends afterwards, and waits for it.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread isn't fit for others
+		runtime.LockOSThread() // never unlocked, so that the thread ends with this goroutine
 		done <- f()
 	}()
 	return <-done
@@ -106,7 +105,8 @@ func (t *task) mountRoot(layers []string) (*os.File, error) {
 	return rootfs.Open(target)
 }
 
-// acquireLease takes the lease, if one is wanted, and has its devices put into the spec.
+// acquireLease takes a lease if devices are requested, and adds the devices to the spec. cpus are
+// the CPUs near the devices in list format.
 func (t *task) acquireLease(ctx context.Context, spec *specs.Spec, root *os.File) (cpus string, err error) {
 	if t.o.Devices == nil {
 		return "", nil
@@ -127,7 +127,7 @@ func (t *task) acquireLease(ctx context.Context, spec *specs.Spec, root *os.File
 	return prepared.CPUs, err
 }
 
-// leaseOwner is the task as a holder of devices.
+// leaseOwner describes the task as the owner of a lease.
 func (t *task) leaseOwner(spec *specs.Spec) ledger.Owner {
 	return ledger.Owner{
 		EntryPoint: "run", Container: t.paths.ID, Name: t.plan.name, Bundle: t.paths.Bundle(),
@@ -137,8 +137,8 @@ func (t *task) leaseOwner(spec *specs.Spec) ledger.Owner {
 	}
 }
 
-// writeBundle puts the bundle on disk. Nothing is flushed: after a power failure there
-// is no container to describe.
+// writeBundle writes config.json and waits for prepareRuntime. The file isn't flushed: after a power
+// failure there is no container.
 func (t *task) writeBundle(config *specs.Spec) error {
 	if filepath.Base(t.h.runtime) == "crun" {
 		spec.RemoveCrunDefaults(config)
@@ -156,8 +156,8 @@ func (t *task) writeBundle(config *specs.Spec) error {
 	return t.waitPrepared()
 }
 
-// prepareRuntime makes what the runtime finds when it starts. Nothing of it depends
-// on the image or the lease, and it takes as long as mounting.
+// prepareRuntime creates the runtime's state directory and the task's cgroups. It depends on neither
+// image nor lease, and runs concurrently with mounting, which takes as long.
 func (t *task) prepareRuntime() error {
 	if err := os.MkdirAll(t.paths.RuntimeRoot(t.h.runtime), 0o700); err != nil {
 		return fmt.Errorf("make runtime's state directory: %w", err)
@@ -178,19 +178,19 @@ func inBackground(f func() error) (wait func() error) {
 	return once
 }
 
-// warmUp does what this process does once in its life and would do later, while
-// others look for the image: os tries whether pidfds work by starting a process.
+// warmUp makes package os check whether pidfds work, for which it starts a process once. It runs
+// while the image is looked up, so that the check delays no later step.
 func warmUp() {
 	if p, err := os.FindProcess(os.Getpid()); err == nil {
 		_ = p.Release() // only a handle
 	}
 }
 
-// minFreeSpace is how many bytes a runtime needs in a task's directory. Runtimes don't say in
-// their errors that a disk is full.
+// minFreeSpace is the number of bytes that a runtime needs in a task's directory. Errors of runtimes
+// don't mention a full disk.
 const minFreeSpace = 64 << 10
 
-// checkFreeSpace fails if a disk is full. Another process may fill it a moment later.
+// checkFreeSpace returns an error if a disk is full. Another process may fill it a moment later.
 func checkFreeSpace(dir string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// task is one container from its directory to its end.
+// task is a task of this process, from the creation of its directory to its end.
 type task struct {
 	o     Options
 	h     *host
@@ -26,24 +26,24 @@ type task struct {
 	paths tasks.Paths
 	lock  *os.File
 	lease *ledger.Lease
-	rec   tasks.Record // once it was written
+	rec   tasks.Record // set by buildRecord
 	// exit is how the task ended; nil while it runs, and if it has never started.
 	exit *tasks.Exit
 	// programs waits for the list of programs that the lease brings (DeviceSource.Programs).
 	programs func() (map[string]string, error)
-	// waitPrepared waits for prepareRuntime; nil before it was begun.
+	// waitPrepared waits for prepareRuntime; nil before that was called.
 	waitPrepared func() error
 	// program is the runtime; it is set once waitPrepared has returned.
 	program ociruntime.Program
 
-	command supervise.Command // the runtime's run; nothing before it was started
-	// timedOut: it was asked to end because its time was over.
+	command supervise.Command // the call of the runtime, zero before it
+	// timedOut means that the task was stopped by its timeout.
 	timedOut bool
-	oom      *cgroup.OOMWatch // nil where it isn't watched
+	oom      *cgroup.OOMWatch // nil without a watch
 }
 
-// newTask makes the task's directory and holds its lock. The directory appears
-// under its name only when the lock is held, so no sweep takes it for a leftover.
+// newTask creates and locks the task's directory, and claims its name. It holds the shared lock of
+// the directory above until the task's own lock is taken, so that no sweep removes the directory.
 func newTask(o Options, h *host, p plan) (t *task, err error) {
 	t = &task{o: o, h: h, plan: p, paths: o.taskStore().Paths(p.id)}
 	all := filepath.Dir(t.paths.Dir)
@@ -60,7 +60,7 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 			return nil, fmt.Errorf("make task directory: %w", err)
 		}
 	}
-	// What the root directory of the container looks like comes from here.
+	// The container's root directory gets the mode of the upper directory.
 	if err := os.Chmod(t.paths.In("upper"), 0o755); err != nil {
 		return nil, fmt.Errorf("make task directory: %w", err)
 	}
@@ -77,23 +77,23 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 	if t.lock, err = lock.TryOpen(t.paths.Dir, lock.Exclusive); err != nil {
 		return nil, err
 	}
-	if p.name != p.id && p.member == nil { // a rank is found by its gang's name
-		if err := o.taskStore().Claim(p.name, p.id); err != nil {
+	if p.name != p.id && p.member == nil { // ranks are found by the gang's name
+		if err := o.taskStore().ClaimName(p.name, p.id); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(t.paths.Dir), t.lock.Close())
 		}
 	}
 	return t, nil
 }
 
-// cleanUp gives everything back. It is called once, whatever happened before. A task
-// that can't be ended keeps its lease and its directory: when its processes have
-// ended, the lease is found dead, and the next sweep does the rest.
+// cleanUp ends and removes everything of the task except the record of a task that is kept. It is
+// called once, at any stage. A task whose processes can't be killed keeps its lease and directory:
+// once the processes have ended, the lease is reaped, and the next sweep removes the directory.
 func (t *task) cleanUp(ctx context.Context) error {
 	if t.waitPrepared != nil {
-		_ = t.waitPrepared() // whatever it made is removed
+		_ = t.waitPrepared() // what it has created is removed below
 		t.program.Close()
 	}
-	_ = t.oom.Close() // only read from
+	_ = t.oom.Close() // it is only read
 	if err := control.RemoveContainer(ctx, t.paths, t.h.Cgroups); err != nil {
 		if t.lease != nil {
 			err = fmt.Errorf("lease %s stays until the task's processes have ended: %w", t.lease.ID, err)
@@ -113,8 +113,8 @@ func (t *task) cleanUp(ctx context.Context) error {
 	return errors.Join(err, t.lock.Close())
 }
 
-// removeRecord removes the task's directory, state and name. For a task without a
-// name it skips the lock of the names, which takes longer than all the rest.
+// removeRecord removes the task's directory, state and name. For a task without a name it skips the
+// lock of the names, which takes longer than the removal itself.
 func (t *task) removeRecord() error {
 	if t.plan.name != t.paths.ID {
 		return t.o.taskStore().RemoveNamed(t.paths.ID, t.plan.name)
@@ -125,7 +125,7 @@ func (t *task) removeRecord() error {
 	return nil
 }
 
-// releaseLease gives the devices back; no process of the task is left.
+// releaseLease releases the lease. It is called when no process of the task is left.
 func (t *task) releaseLease(ctx context.Context) error {
 	if t.lease == nil {
 		return nil

@@ -17,9 +17,9 @@ import (
 // outerCgroupTimeout bounds setting the device rules of an outer cgroup.
 const outerCgroupTimeout = 10 * time.Second
 
-// createOuterCgroup makes the task's cgroup with the container's device rules if the container
-// could lift its own, and then the cgroups below it. The cgroup of any other task was made by
-// prepareRuntime and has no rules.
+// createOuterCgroup creates the task's cgroup with the container's device rules, and then the
+// cgroups below it, if the container could change the rules of its own cgroup. For other tasks
+// prepareRuntime has created the cgroup, without rules.
 func (t *task) createOuterCgroup(ctx context.Context, config *specs.Spec) error {
 	if !t.h.privileges.NeedsOuterCgroup {
 		return nil
@@ -39,12 +39,12 @@ func (t *task) createOuterCgroup(ctx context.Context, config *specs.Spec) error 
 	return t.h.Cgroups.CreateTask(t.paths.Cgroup())
 }
 
-// setCPUs keeps the task on CPUs in list format, as far as this process may use them. CPUs that
-// the user asked for must be usable; those near a device are a preference.
+// setCPUs restricts the task to the CPUs of a list that this process may use. CPUs that the user
+// asked for must be usable; CPUs near a device are a preference.
 //
-// The container's cpuset does so where the machine has that controller. Elsewhere it is the
-// affinity of the calling thread, which the runtime inherits, or for a gang's rank the record,
-// which the gang's monitor reads.
+// The container's cpuset restricts the task if the machine has that controller. Otherwise the
+// calling thread's affinity does, which the runtime inherits, or for a rank the record's CPUs, which
+// the gang's monitor applies.
 func (t *task) setCPUs(list string, config *specs.Spec) error {
 	if list == "" {
 		return nil

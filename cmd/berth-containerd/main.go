@@ -98,7 +98,7 @@ func runForeground(req engine.Request) int {
 	if err == nil {
 		return code
 	}
-	f := engine.Failed(err)
+	f := engine.NewFailure(err)
 	f.Code = code
 	return execReport(req, f)
 }

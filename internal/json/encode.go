@@ -73,22 +73,22 @@ func (e *encoder) appendValue(v reflect.Value) bool {
 	return false
 }
 
-// open begins an object or a list.
-func (e *encoder) open(bracket byte) {
+// openBracket begins an object or a list.
+func (e *encoder) openBracket(bracket byte) {
 	e.b = append(e.b, bracket)
 	e.level++
 }
 
-// next begins a member or an element.
-func (e *encoder) next(first bool) {
+// beginElement begins a member or an element.
+func (e *encoder) beginElement(first bool) {
 	if !first {
 		e.b = append(e.b, ',')
 	}
 	e.newLine()
 }
 
-// close ends an object or a list.
-func (e *encoder) close(bracket byte, empty bool) {
+// closeBracket ends an object or a list.
+func (e *encoder) closeBracket(bracket byte, empty bool) {
 	e.level--
 	if !empty {
 		e.newLine()
@@ -118,14 +118,14 @@ func (e *encoder) appendStruct(v reflect.Value) bool {
 	if !t.plain {
 		return false
 	}
-	e.open('{')
+	e.openBracket('{')
 	first := true
 	for _, f := range t.fields {
 		member := v.Field(f.index)
 		if f.omitEmpty && isEmpty(member) {
 			continue
 		}
-		e.next(first)
+		e.beginElement(first)
 		first = false
 		e.b = append(append(append(e.b, '"'), f.name...), '"')
 		e.appendColon()
@@ -133,7 +133,7 @@ func (e *encoder) appendStruct(v reflect.Value) bool {
 			return false
 		}
 	}
-	e.close('}', first)
+	e.closeBracket('}', first)
 	return true
 }
 
@@ -156,14 +156,14 @@ func (e *encoder) appendSlice(v reflect.Value) bool {
 		e.b = append(e.b, "null"...)
 		return true
 	}
-	e.open('[')
+	e.openBracket('[')
 	for i := range v.Len() {
-		e.next(i == 0)
+		e.beginElement(i == 0)
 		if !e.appendValue(v.Index(i)) {
 			return false
 		}
 	}
-	e.close(']', v.Len() == 0)
+	e.closeBracket(']', v.Len() == 0)
 	return true
 }
 
@@ -180,9 +180,9 @@ func (e *encoder) appendMap(v reflect.Value) bool {
 	for each := v.MapRange(); each.Next(); {
 		members[each.Key().String()] = each.Value()
 	}
-	e.open('{')
+	e.openBracket('{')
 	for i, key := range slices.Sorted(maps.Keys(members)) {
-		e.next(i == 0)
+		e.beginElement(i == 0)
 		if !e.appendString(key) {
 			return false
 		}
@@ -191,7 +191,7 @@ func (e *encoder) appendMap(v reflect.Value) bool {
 			return false
 		}
 	}
-	e.close('}', len(members) == 0)
+	e.closeBracket('}', len(members) == 0)
 	return true
 }
 

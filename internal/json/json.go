@@ -72,7 +72,7 @@ func (c *Codec) AppendIndent(b []byte, v any, prefix string) ([]byte, error) {
 	return append(b, text...), err
 }
 
-// Handles says whether Marshal handles v without encoding/json. It is for tests of types that are
+// Handles reports whether Marshal handles v without encoding/json. It is for tests of types that are
 // encoded where time matters.
 func (c *Codec) Handles(v any) bool {
 	e := encoder{codec: c}

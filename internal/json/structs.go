@@ -77,7 +77,7 @@ func (t *structInfo) findField(name []byte, guess int) int {
 	return -1
 }
 
-// matchesFold says whether encoding/json, which ignores case, takes the name for a field's.
+// matchesFold reports whether encoding/json, which ignores case, takes the name for a field's.
 func (t *structInfo) matchesFold(name []byte) bool {
 	for i := range t.fields {
 		if strings.EqualFold(t.fields[i].name, string(name)) {
@@ -87,7 +87,7 @@ func (t *structInfo) matchesFold(name []byte) bool {
 	return false
 }
 
-// isPlainName says whether JSON quotes the name of a member as it is. encoding/json ignores
+// isPlainName reports whether JSON quotes the name of a member as it is. encoding/json ignores
 // names with a quote or a dollar sign in tags, or gives them another meaning.
 func isPlainName(name string) bool {
 	for i := range len(name) {
@@ -112,7 +112,7 @@ func (c *Codec) hasJSONMethods(t reflect.Type) bool {
 	return false
 }
 
-// hasJSONMethods says whether the type, or a pointer to it, reads or writes itself.
+// hasJSONMethods reports whether the type, or a pointer to it, reads or writes itself.
 func hasJSONMethods(t reflect.Type) bool {
 	if t.PkgPath() == "" {
 		return false // unnamed types have methods only by embedding

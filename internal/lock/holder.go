@@ -80,7 +80,7 @@ func FindHolders(file os.FileInfo) (all []Holder) {
 	return all
 }
 
-// holdsLock says whether a process, by its directory in procfs, has a descriptor with a lock on the
+// holdsLock reports whether a process, by its directory in procfs, has a descriptor with a lock on the
 // file. A process that has ended meanwhile has none.
 func holdsLock(dir string, file os.FileInfo) bool {
 	descriptors, _ := os.ReadDir(dir + "/fdinfo")
@@ -157,12 +157,12 @@ func Break(path string, stuckAfter time.Duration, isOwn func(executable string) 
 	var ended []Holder
 	found := map[processID]time.Time{} // when each holder was seen first
 	seen := false
-	for began := time.Now(); ; time.Sleep(longestPause) {
+	for began := time.Now(); ; time.Sleep(maxPause) {
 		if err := TryAcquire(int(f.Fd()), Exclusive); !errors.Is(err, ErrBusy) {
 			return ended, err
 		}
 		holders, now := FindHolders(file), time.Now()
-		found = keepFound(found, holders, now)
+		found = updateFirstSeen(found, holders, now)
 		seen = seen || len(holders) > 0
 		stuck := false
 		for _, h := range holders {
@@ -175,15 +175,15 @@ func Break(path string, stuckAfter time.Duration, isOwn func(executable string) 
 			if err := endHolder(h, file, isOwn); err != nil {
 				return ended, fmt.Errorf("%w: %w", held, err)
 			}
-			if !contains(ended, h) {
+			if !containsHolder(ended, h) {
 				ended = append(ended, h)
 			}
-			if waited >= stuckAfter+longestDeath {
+			if waited >= stuckAfter+killTimeout {
 				return ended, held
 			}
 		}
 		switch waited := now.Sub(began); {
-		case waited < stuckAfter+longestDeath || stuck:
+		case waited < stuckAfter+killTimeout || stuck:
 		case !seen:
 			return ended, &HeldError{Path: path, Waited: waited}
 		default: // it moves on
@@ -200,8 +200,8 @@ type processID struct {
 
 func (h Holder) id() processID { return processID{h.PID, h.Start} }
 
-// keepFound says when those that hold a lock now were seen first. Whoever doesn't hold it any more begins anew.
-func keepFound(before map[processID]time.Time, holders []Holder, now time.Time) map[processID]time.Time {
+// updateFirstSeen says when those that hold a lock now were seen first. Whoever doesn't hold it any more begins anew.
+func updateFirstSeen(before map[processID]time.Time, holders []Holder, now time.Time) map[processID]time.Time {
 	found := map[processID]time.Time{}
 	for _, h := range holders {
 		found[h.id()] = now
@@ -212,10 +212,10 @@ func keepFound(before map[processID]time.Time, holders []Holder, now time.Time) 
 	return found
 }
 
-// longestDeath is how long a process that was killed may take to be gone.
-const longestDeath = 10 * time.Second
+// killTimeout is how long a process that was killed may take to be gone.
+const killTimeout = 10 * time.Second
 
-func contains(all []Holder, h Holder) bool {
+func containsHolder(all []Holder, h Holder) bool {
 	return slices.ContainsFunc(all, func(other Holder) bool { return other.id() == h.id() })
 }
 

@@ -286,12 +286,12 @@ func TestTypedStop(t *testing.T) {
 func TestHoldersAreOldByThemselves(t *testing.T) {
 	a, b := Holder{PID: 7, Start: 1}, Holder{PID: 7, Start: 2}
 	at := time.Now()
-	found := keepFound(nil, []Holder{a}, at)
-	found = keepFound(found, []Holder{a}, at.Add(time.Second))
+	found := updateFirstSeen(nil, []Holder{a}, at)
+	found = updateFirstSeen(found, []Holder{a}, at.Add(time.Second))
 	if !found[a.id()].Equal(at) {
 		t.Error("it holds the lock for a second")
 	}
-	found = keepFound(found, []Holder{b}, at.Add(2*time.Second))
+	found = updateFirstSeen(found, []Holder{b}, at.Add(2*time.Second))
 	if _, old := found[a.id()]; old || !found[b.id()].Equal(at.Add(2*time.Second)) {
 		t.Errorf("another has the lock now: %v", found)
 	}

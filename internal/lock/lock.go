@@ -45,20 +45,20 @@ const (
 // held by another open file description.
 const ErrBusy = unix.EWOULDBLOCK
 
-// While a process waits, it tries the lock at intervals that double from shortestPause up to briefPause, and then grow to a
-// fiftieth of the time waited, at most longestPause. The end of a context is noticed at the next try.
+// While a process waits, it tries the lock at intervals that double from minPause up to briefPause, and then grow to a
+// fiftieth of the time waited, at most maxPause. The end of a context is noticed at the next try.
 const (
-	shortestPause = 20 * time.Microsecond
-	briefPause    = time.Millisecond
-	longestPause  = 20 * time.Millisecond
+	minPause   = 20 * time.Microsecond
+	briefPause = time.Millisecond
+	maxPause   = 20 * time.Millisecond
 )
 
-// Locks are held for milliseconds. Acquire gives up after limit if a holder is stopped or frozen, or has kept the lock for
-// half of that: the error names it. It waits for up to longestQueue for a lock that moves on, as in a rush. A context
+// Locks are held for milliseconds. Acquire gives up after maxWait if a holder is stopped or frozen, or has kept the lock for
+// half of that: the error names it. It waits for up to maxQueueWait for a lock that moves on, as in a rush. A context
 // with a deadline extends both for holders that work for longer, but not for those that are stopped or frozen.
 const (
-	limit        = 10 * time.Second
-	longestQueue = time.Minute
+	maxWait      = 10 * time.Second
+	maxQueueWait = time.Minute
 )
 
 // Acquire locks an open file and waits until it has the lock, ctx ends, or the lock's limit is
@@ -84,10 +84,10 @@ func Hold(ctx context.Context, fd int, m Mode) (resume func(), err error) {
 
 func acquire(ctx context.Context, fd int, try func() error) error {
 	began := time.Now()
-	next := began.Add(limit / 2) // when the holders are looked at
+	next := began.Add(maxWait / 2) // when the holders are looked at
 	var before []Holder
 	_, hasDeadline := ctx.Deadline()
-	for pause := shortestPause; ; pause = min(2*pause, max(briefPause, time.Since(began)/50), longestPause) {
+	for pause := minPause; ; pause = min(2*pause, max(briefPause, time.Since(began)/50), maxPause) {
 		if err := try(); !errors.Is(err, ErrBusy) {
 			return err
 		}
@@ -101,10 +101,10 @@ func acquire(ctx context.Context, fd int, try func() error) error {
 			continue
 		}
 		held := newHeldError(fd, began, nil)
-		if held.Waited >= limit && held.isStuck(before, hasDeadline) {
+		if held.Waited >= maxWait && held.isStuck(before, hasDeadline) {
 			return held
 		}
-		before, next = held.Holders, time.Now().Add(limit/2)
+		before, next = held.Holders, time.Now().Add(maxWait/2)
 	}
 }
 
@@ -113,8 +113,8 @@ func (e *HeldError) isStuck(before []Holder, hasDeadline bool) bool {
 	if slices.ContainsFunc(e.Holders, func(h Holder) bool { return h.State != Running }) {
 		return true
 	}
-	stays := slices.ContainsFunc(e.Holders, func(h Holder) bool { return contains(before, h) })
-	return !hasDeadline && (stays || e.Waited >= longestQueue)
+	stays := slices.ContainsFunc(e.Holders, func(h Holder) bool { return containsHolder(before, h) })
+	return !hasDeadline && (stays || e.Waited >= maxQueueWait)
 }
 
 // newHeldError names the holders of an open file's lock.
@@ -219,7 +219,7 @@ func pathError(path string, err error) error {
 	return &fs.PathError{Op: "lock", Path: path, Err: err}
 }
 
-// IsAt says whether path leads to the open file, and not to another one, a symbolic link or
+// IsAt reports whether path leads to the open file, and not to another one, a symbolic link or
 // nothing.
 func IsAt(fd int, path string) bool {
 	var open, named unix.Stat_t

@@ -159,12 +159,12 @@ func TestGiveUp(t *testing.T) {
 		hasDeadline bool
 		want        bool
 	}{
-		{"the same", a, a, limit, false, true},
+		{"the same", a, a, maxWait, false, true},
 		{"the same, and there is time", a, a, time.Hour, true, false},
-		{"another", a, b, limit, false, false},
-		{"others, for too long", a, b, longestQueue, false, true},
-		{"others, and there is time", a, b, longestQueue, true, false},
-		{"stopped", a, stopped, limit, true, true},
+		{"another", a, b, maxWait, false, false},
+		{"others, for too long", a, b, maxQueueWait, false, true},
+		{"others, and there is time", a, b, maxQueueWait, true, false},
+		{"stopped", a, stopped, maxWait, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := HeldError{Holders: []Holder{tt.now}, Waited: tt.waited}

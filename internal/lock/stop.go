@@ -54,14 +54,14 @@ func (d *stopDelay) stopWhenFree(signals <-chan os.Signal) {
 			d.free.Wait()
 		}
 		if !isOrphaned() {
-			stop()
+			stopProcess()
 		}
 		d.mu.Unlock()
 	}
 }
 
-// stop returns once the process goes on: a signal to the calling thread is delivered before the system call returns.
-func stop() {
+// stopProcess returns once the process goes on: a signal to the calling thread is delivered before the system call returns.
+func stopProcess() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP) // a process may always signal itself

@@ -84,7 +84,7 @@ func (t transfer) inspect(d Device, before []moving) (m moving, err error) {
 	if m.addresses, err = keptAddresses(t.here, l); err != nil {
 		return m, err
 	}
-	m.target, err = t.freeName(d.inside(), before)
+	m.target, err = t.freeName(d.nameInside(), before)
 	return m, err
 }
 
@@ -127,7 +127,7 @@ func (t transfer) moveAllOrNone(list []moving) error {
 // moveAll moves all devices, and gives them their alternative names only then: the host's
 // name of one may be the name inside of another.
 func (t transfer) moveAll(list []moving) error {
-	for _, step := range []func(moving) error{t.move, t.keepHostName} {
+	for _, step := range []func(moving) error{t.moveDevice, t.keepHostName} {
 		for _, m := range list {
 			if err := step(m); err != nil {
 				return fmt.Errorf("move network device %s: %w", m.Host, err)
@@ -137,9 +137,9 @@ func (t transfer) moveAll(list []moving) error {
 	return nil
 }
 
-// move moves a device and sets its addresses again: the kernel drops them, and sets the
+// moveDevice moves a device and sets its addresses again: the kernel drops them, and sets the
 // device down.
-func (t transfer) move(m moving) error {
+func (t transfer) moveDevice(m moving) error {
 	// Its own name can't be an alternative one as well.
 	if m.LinkAttrs.Name != m.target && m.Host == m.target {
 		if err := t.here.LinkDelAltName(&netlink.Device{LinkAttrs: *m.LinkAttrs}, m.Host); err != nil {

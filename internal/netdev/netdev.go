@@ -70,19 +70,19 @@ func CheckDevices(devices []Device) error {
 		switch {
 		case !isValidName(d.Host, altNameSize):
 			return fmt.Errorf("network device %q: no interface can be called so", d.Host)
-		case !isValidName(d.inside(), unix.IFNAMSIZ), strings.Contains(strings.TrimSuffix(d.inside(), "%d"), "%"):
-			return fmt.Errorf("network device %s: it can't be called %q in a container", d.Host, d.inside())
+		case !isValidName(d.nameInside(), unix.IFNAMSIZ), strings.Contains(strings.TrimSuffix(d.nameInside(), "%d"), "%"):
+			return fmt.Errorf("network device %s: it can't be called %q in a container", d.Host, d.nameInside())
 		case hosts[d.Host]:
 			return fmt.Errorf("network device %s is named twice", d.Host)
-		case names[d.inside()] && !strings.HasSuffix(d.inside(), "%d"):
-			return fmt.Errorf("network device %s: another one is called %s in the container", d.Host, d.inside())
+		case names[d.nameInside()] && !strings.HasSuffix(d.nameInside(), "%d"):
+			return fmt.Errorf("network device %s: another one is called %s in the container", d.Host, d.nameInside())
 		}
-		hosts[d.Host], names[d.inside()] = true, true
+		hosts[d.Host], names[d.nameInside()] = true, true
 	}
 	return nil
 }
 
-func (d Device) inside() string {
+func (d Device) nameInside() string {
 	if d.Name == "" {
 		return d.Host
 	}

@@ -15,7 +15,7 @@ func CloseDescriptorsOnExec() error {
 	const first = 3
 	err := unix.CloseRange(first, ^uint(0)>>32, unix.CLOSE_RANGE_CLOEXEC)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) { // before Linux 5.11
-		err = keepEach(first)
+		err = setCloseOnExec(first)
 	}
 	if err != nil {
 		return fmt.Errorf("keep descriptors from programs: %w", err)
@@ -23,7 +23,7 @@ func CloseDescriptorsOnExec() error {
 	return nil
 }
 
-func keepEach(first int) error {
+func setCloseOnExec(first int) error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err

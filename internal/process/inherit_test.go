@@ -15,7 +15,7 @@ func TestCloseDescriptorsOnExec(t *testing.T) {
 		keep func() error
 	}{
 		{"all at once", CloseDescriptorsOnExec},
-		{"each", func() error { return keepEach(3) }},
+		{"each", func() error { return setCloseOnExec(3) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			fd, err := unix.Open("/dev/zero", unix.O_RDONLY, 0) // not closed on exec

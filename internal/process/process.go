@@ -80,15 +80,15 @@ func Parent(proc string, pid int) (int, error) {
 	return strconv.Atoi(fields[parentField])
 }
 
-// HostRoot says whether this process is root of the machine, by procfs mounted at proc:
+// HostRoot reports whether this process is root of the machine, by procfs mounted at proc:
 // root of a user namespace has no say over the machine's devices and cgroups.
 func HostRoot(proc string) (bool, error) {
 	ids, err := smallfile.Read(proc+"/self/uid_map", maxStat)
-	return os.Geteuid() == 0 && wholeMap(string(ids)), err
+	return os.Geteuid() == 0 && isIdentityMap(string(ids)), err
 }
 
-// wholeMap says that each user is itself, as outside of all user namespaces.
-func wholeMap(ids string) bool {
+// isIdentityMap says that each user is itself, as outside of all user namespaces.
+func isIdentityMap(ids string) bool {
 	return slices.Equal(strings.Fields(ids), []string{"0", "0", "4294967295"})
 }
 
@@ -112,7 +112,7 @@ func HandlesSignal(proc string, pid int, signal int) bool {
 // and has become no other program since.
 const forkNoExec = 0x40
 
-// hasExecuted says that a process runs the program that it was made for, as far as can be
+// hasExecuted reports whether a process runs the program that it was made for, as far as can be
 // told.
 func hasExecuted(proc string, pid int) bool {
 	fields, err := readFields(proc, pid)
@@ -136,7 +136,7 @@ func HasPending(proc string, pid int, signal int) bool {
 	return err == nil && isInMasks(string(status), signal, "ShdPnd")
 }
 
-// isInMasks says whether a signal is in one of a status's masks.
+// isInMasks reports whether a signal is in one of a status's masks.
 func isInMasks(status string, signal int, masks ...string) bool {
 	return slices.ContainsFunc(masks, func(name string) bool {
 		mask, err := Mask(status, name)

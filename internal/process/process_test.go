@@ -67,7 +67,7 @@ func TestHostRoot(t *testing.T) {
 		"0 1000 1\n1 100000 65536\n":         false,
 		"":                                   false,
 	} {
-		if got := wholeMap(ids); got != want {
+		if got := isIdentityMap(ids); got != want {
 			t.Errorf("%q: %v", ids, got)
 		}
 	}

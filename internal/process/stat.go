@@ -52,6 +52,8 @@ const (
 	flagsField    = 6
 	threadsField  = 17
 	startField    = 19
+	codeField     = 23 // where the code begins, then where it ends
+	stackField    = 25 // where the stack begins
 	exitCodeField = 49
 )
 
@@ -79,6 +81,17 @@ func parseStat(fields []string) (s Stat, err error) {
 	s.Dead = isZombie && (fields[threadsField] == "0" || fields[threadsField] == "1")
 	s.Start, err = strconv.ParseUint(fields[startField], 10, 64)
 	return s, err
+}
+
+// ProgramID returns the addresses of the code and the stack of the program that a process runs. They
+// differ between any two programs that the process executes. It returns "" for a process that has
+// ended or is ending.
+func ProgramID(proc string, pid int) string {
+	fields, err := readFields(proc, pid)
+	if err != nil || len(fields) <= stackField || fields[codeField] == "0" { // 0: its memory was freed
+		return ""
+	}
+	return strings.Join(fields[codeField:stackField+1], " ")
 }
 
 func isStopped(state string) bool { return state == "T" || state == "t" }

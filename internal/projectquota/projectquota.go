@@ -114,7 +114,7 @@ func checkSupport(dir string) error {
 	return nil
 }
 
-// hasQuotactlFD says whether the kernel knows the call.
+// hasQuotactlFD reports whether the kernel knows the call.
 func hasQuotactlFD() bool {
 	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, ^uintptr(0), 0, 0, 0, 0, 0)
 	return errno != unix.ENOSYS

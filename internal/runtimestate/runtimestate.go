@@ -92,7 +92,7 @@ func readRunc(dir string) (Container, bool) {
 			Labels []string `json:"labels"`
 		} `json:"config"`
 	}
-	if !decode(filepath.Join(dir, "state.json"), &s) || s.PID <= 0 {
+	if !decodeFile(filepath.Join(dir, "state.json"), &s) || s.PID <= 0 {
 		return Container{}, false
 	}
 	c := Container{PID: s.PID, Start: s.Start, CgroupDirs: s.Cgroups}
@@ -112,7 +112,7 @@ func readCrun(dir string) (Container, bool) {
 		Cgroup string `json:"cgroup-path"`
 		Bundle string `json:"bundle"`
 	}
-	if !decode(filepath.Join(dir, "status"), &s) || s.PID <= 0 {
+	if !decodeFile(filepath.Join(dir, "status"), &s) || s.PID <= 0 {
 		return Container{}, false
 	}
 	c := Container{PID: s.PID, Start: s.Start, Bundle: s.Bundle}
@@ -122,7 +122,7 @@ func readCrun(dir string) (Container, bool) {
 	return c, true
 }
 
-func decode(path string, into any) bool {
+func decodeFile(path string, into any) bool {
 	data, err := ReadFile(path, maxState)
 	return err == nil && json.Unmarshal(data, into) == nil
 }

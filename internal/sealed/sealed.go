@@ -51,7 +51,7 @@ func Mount(path, at string) error {
 
 // cloneReadOnly makes a read-only mount of a program that is in no namespace.
 func cloneReadOnly(path string) (*os.File, error) {
-	if err := binary(path); err != nil {
+	if err := checkELF(path); err != nil {
 		return nil, fmt.Errorf("open program: %w", err)
 	}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
@@ -75,7 +75,7 @@ func Path(program *os.File) string {
 
 var errNoBinary = errors.New("not an ELF program")
 
-func binary(path string) error {
+func checkELF(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ var ErrTooLarge = errors.New("file is too large")
 
 // Read returns the whole content of a file that has no more than limit bytes.
 func Read(path string, limit int) ([]byte, error) {
-	fd, err := open(path, 0)
+	fd, err := openFile(path, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func Int(path string) (int, error) {
 
 // Names lists a directory, sorted. One that isn't there is empty.
 func Names(dir string) ([]string, error) {
-	fd, err := open(dir, unix.O_DIRECTORY)
+	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -78,7 +78,7 @@ func ReadFD(fd int, size int64, limit int) ([]byte, error) {
 		if len(data) == cap(data) {
 			data = slices.Grow(data, 7*cap(data))
 		}
-		n, err := retry(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
+		n, err := retryInterrupted(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +96,7 @@ func readNames(fd int) ([]string, error) {
 	var names []string
 	buf := make([]byte, 1024)
 	for {
-		n, err := retry(func() (int, error) { return unix.Getdents(fd, buf) })
+		n, err := retryInterrupted(func() (int, error) { return unix.Getdents(fd, buf) })
 		if err != nil {
 			return nil, err
 		}
@@ -107,8 +107,8 @@ func readNames(fd int) ([]string, error) {
 	}
 }
 
-func open(path string, flags int) (int, error) {
-	fd, err := retry(func() (int, error) {
+func openFile(path string, flags int) (int, error) {
+	fd, err := retryInterrupted(func() (int, error) {
 		return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|flags, 0)
 	})
 	if err != nil {
@@ -117,7 +117,7 @@ func open(path string, flags int) (int, error) {
 	return fd, nil
 }
 
-func retry(call func() (int, error)) (int, error) {
+func retryInterrupted(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
 		if !errors.Is(err, unix.EINTR) {

@@ -108,7 +108,7 @@ func PairsByCgroup(t testing.TB) map[string][]string {
 	return all
 }
 
-// DefinesTest says whether the tests of a folder below root have one of that name.
+// DefinesTest reports whether the tests of a folder below root have one of that name.
 func DefinesTest(t testing.TB, root, folder, name string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))

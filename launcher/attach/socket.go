@@ -16,14 +16,14 @@ import (
 // Listen makes a socket at path that this user alone can connect to. What is there
 // already is removed: whoever calls holds the task.
 func Listen(path string) (*os.File, error) {
-	f, err := listen(path)
+	f, err := openListener(path)
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
 	return f, nil
 }
 
-func listen(path string) (*os.File, error) {
+func openListener(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func listen(path string) (*os.File, error) {
 	// The mode of the descriptor becomes that of the file, whatever the umask's.
 	err = unix.Fchmod(fd, 0o600)
 	if err == nil {
-		err = at(path, func(short string) error { return unix.Bind(fd, &unix.SockaddrUnix{Name: short}) })
+		err = withShortPath(path, func(short string) error { return unix.Bind(fd, &unix.SockaddrUnix{Name: short}) })
 	}
 	if err == nil {
 		err = unix.Listen(fd, 64)
@@ -74,7 +74,7 @@ func Dial(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect with %s: %w", path, err)
 	}
-	err = at(path, func(short string) error { return unix.Connect(fd, &unix.SockaddrUnix{Name: short}) })
+	err = withShortPath(path, func(short string) error { return unix.Connect(fd, &unix.SockaddrUnix{Name: short}) })
 	if err == nil {
 		err = unix.SetNonblock(fd, true)
 	}
@@ -85,8 +85,8 @@ func Dial(path string) (*os.File, error) {
 	return f, nil
 }
 
-// at calls with a path that fits into a socket's address, however long the other is.
-func at(path string, call func(short string) error) error {
+// withShortPath calls call with a path that fits into a socket's address, however long the other is.
+func withShortPath(path string, call func(short string) error) error {
 	dir, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

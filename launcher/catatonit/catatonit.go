@@ -51,7 +51,7 @@ func findIn(dirs []string) (string, error) {
 	return "", fmt.Errorf("%w: install the distribution's package catatonit", ErrMissing)
 }
 
-// isStatic says whether a program needs no dynamic loader.
+// isStatic reports whether a program needs no dynamic loader.
 func isStatic(path string) bool {
 	f, err := elf.Open(path)
 	if err != nil {

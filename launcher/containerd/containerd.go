@@ -1,19 +1,17 @@
-// Package containerd runs tasks on a containerd with the same options, and tells of them
-// in the same words, as package launcher does without one.
+// Package containerd runs tasks on containerd, with the same options and records as package launcher.
 //
-// The containers are in a namespace of their own, and each has berth-runtime as its OCI
-// runtime: what a task asks for goes there as an annotation, and so there is one ledger
-// with one lease for each task, whoever started it. Images and snapshots are containerd's.
-// What containerd doesn't keep is in a directory as the native engine's tasks have one:
+// The containers are in a containerd namespace of their own. Their OCI runtime is berth-runtime, which
+// gets the request as an annotation and takes the lease from the same ledger. Images and snapshots are
+// containerd's. What containerd doesn't store is in a task's directory, as for package launcher:
 //
 //	DATA/containerd/SOCKET/tasks/ID/   task.json, exit.json, stopped (package tasks), its
 //	                                   /etc/hosts and the like, and the log of a detached one
-//	DATA/containerd/SOCKET/names/NAME  which task has the name
+//	DATA/containerd/SOCKET/names/NAME  a link to the id of the task that has the name
 //
-// Whether a task runs is asked of containerd each time. A directory without a container
-// is what a client that was killed left, and goes with the next run.
+// containerd is asked each time whether a task runs. A directory without a container was left by a
+// client that was killed; the next run removes it.
 //
-// It doesn't start containerd, nor configure it; networks are the host's or none.
+// The package neither starts nor configures containerd. Networks are the host's or none.
 package containerd
 
 import (
@@ -40,17 +38,16 @@ import (
 // Namespace holds berth's containers and images.
 const Namespace = "berth"
 
-// Options say which containerd, and who asks.
+// Options of Connect.
 type Options struct {
 	Address string // "" means engine.Address
 	Config  berth.Config
 	Access  registry.Access
-	// Runtime, Logger and Self are paths of berth-runtime, of berth-monitor, and of the
-	// program that calls.
+	// Runtime, Logger and Self are the paths of berth-runtime, berth-monitor and the calling program.
 	Runtime, Logger, Self string
 }
 
-// Engine is a containerd that answers.
+// Engine is a connection to containerd.
 type Engine struct {
 	Options
 	c     *client.Client
@@ -60,7 +57,7 @@ type Engine struct {
 // answerTimeout is how long containerd may take to answer.
 const answerTimeout = 10 * time.Second
 
-// Connect connects with containerd.
+// Connect connects to containerd.
 func Connect(ctx context.Context, o Options) (*Engine, error) {
 	if o.Address == "" {
 		o.Address = engine.Address
@@ -90,7 +87,7 @@ func checkSocket(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// Close gives back the connection.
+// Close closes the connection.
 func (e *Engine) Close() error { return e.c.Close() }
 
 // simplifyError removes the prefixes and suffixes that containerd's client and gRPC add to an error.
@@ -127,7 +124,7 @@ func (s rewordedError) Error() string { return s.text }
 
 func (s rewordedError) Unwrap() error { return s.err }
 
-// withNamespace is a context with the namespace.
+// withNamespace returns a context for requests in Namespace.
 func withNamespace(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, Namespace)
 }

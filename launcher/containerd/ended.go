@@ -24,7 +24,7 @@ func (e *Engine) HandleTaskEnd(ctx context.Context, id string, code int) error {
 	ctx = withNamespace(context.WithoutCancel(ctx))
 	lock, err := e.lockTask(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // removed by now
+		return nil // the task was removed
 	}
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (e *Engine) HandleTaskEnd(ctx context.Context, id string, code int) error {
 		return err
 	}
 	container, task, err := e.loadTask(ctx, t)
-	if err == nil { // containerd 1.6 knows of no policy: it would start all of them again
+	if err == nil { // containerd 1.6 ignores the policy: without stop labels it would restart the task
 		err = e.setLabels(ctx, container, stopLabels(t))
 	}
 	if err == nil {
@@ -106,7 +106,7 @@ func (e *Engine) lockTask(id string) (*os.File, error) {
 	}
 }
 
-// eraseTask removes a task that has ended: in containerd, its record and its cgroup.
+// eraseTask removes an ended task from containerd, with its record and its cgroup.
 func (e *Engine) eraseTask(ctx context.Context, t tasks.Task) error {
 	container, task, err := e.loadTask(ctx, t)
 	switch {
@@ -133,11 +133,11 @@ func (e *Engine) eraseTask(ctx context.Context, t tasks.Task) error {
 	return e.removeTaskFiles(t.ID)
 }
 
-// runcRoot is where shims of a namespace have the runtime keep its containers.
+// runcRoot is the runtime's state directory for containers of Namespace.
 const runcRoot = "/run/containerd/runc/" + Namespace
 
-// runtime is that of the shims. It still knows a container that containerd doesn't know, because
-// its client was killed while it was being made. The lease is given back with the container.
+// runtime returns the runtime of the shims. It may know a container that containerd doesn't know, whose
+// client was killed during its creation. Deleting the container releases the lease.
 func (e *Engine) runtime() ociruntime.Runtime {
 	return ociruntime.Runtime{Path: e.Runtime, Root: runcRoot}
 }
@@ -145,12 +145,12 @@ func (e *Engine) runtime() ociruntime.Runtime {
 // awaitRuntimeCreate waits for a runtime that was still creating a container when its shim was killed,
 // and deletes that container.
 func (e *Engine) awaitRuntimeCreate(ctx context.Context, id string) {
-	for last := time.Now().Add(createTime); time.Now().Before(last); time.Sleep(createTime / 10) {
+	for last := time.Now().Add(createTimeout); time.Now().Before(last); time.Sleep(createTimeout / 10) {
 		if e.runtime().Knows(id) && e.runtime().Delete(ctx, id) == nil {
 			return
 		}
 	}
 }
 
-// createTime is how long a runtime may need to create a container.
-const createTime = time.Second
+// createTimeout is how long a runtime may need to create a container.
+const createTimeout = time.Second

@@ -54,11 +54,11 @@ func (e *Engine) runExec(ctx context.Context, t tasks.Task, in control.ExecOptio
 	switch pipes := e.store.Path(t.ID, "io"); {
 	case in.Detach && in.Terminal:
 	case in.Detach:
-		var gone func()
-		if io, gone, err = newDetachedIO(pipes); err != nil {
+		var remove func()
+		if io, remove, err = newDetachedIO(pipes); err != nil {
 			return 0, err
 		}
-		defer gone()
+		defer remove()
 	default:
 		if io, err = newForegroundIO(pipes, in.Terminal, execInput(in)); err != nil {
 			return 0, err
@@ -83,11 +83,11 @@ func (e *Engine) runProcess(ctx context.Context, p client.Process, io *stdio, de
 		return 0, simplifyError(err)
 	}
 	if err := p.Start(ctx); err != nil {
-		_, _ = p.Delete(ctx) // it never was
+		_, _ = p.Delete(ctx) // the process has never run
 		return 0, ociruntime.BlameCommand(simplifyError(err))
 	}
 	if io.closeInput {
-		_ = p.CloseIO(ctx, client.WithStdinCloser) // it may have ended itself
+		_ = p.CloseIO(ctx, client.WithStdinCloser) // the process may have ended
 		return 0, nil
 	}
 	if detach {

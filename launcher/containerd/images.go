@@ -27,7 +27,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/resolver"
 )
 
-// readyImage is an image that is ready to be run.
+// readyImage is an unpacked image with its configuration.
 type readyImage struct {
 	client.Image
 	config image.Config
@@ -45,7 +45,7 @@ func parseMatcher(platform string) (platforms.MatchComparer, error) {
 	return platforms.Only(p), nil
 }
 
-// Pull gets an image of a registry, and unpacks it.
+// Pull pulls an image from a registry and unpacks it.
 func (e *Engine) Pull(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (engine.Pulled, error) {
 	ctx = withNamespace(ctx)
 	img, err := e.pullImage(ctx, strings.TrimPrefix(ref, "docker://"), how, progress)
@@ -69,11 +69,11 @@ func (e *Engine) pullImage(ctx context.Context, ref string, how image.Search, pr
 	if err != nil {
 		return nil, err
 	}
-	ctx, done, err := e.c.WithLease(ctx) // nothing is collected before the image has its name
+	ctx, done, err := e.c.WithLease(ctx) // protects the content from garbage collection until the image has a name
 	if err != nil {
 		return nil, simplifyError(err)
 	}
-	defer func() { _ = done(context.WithoutCancel(ctx)) }() // it ends by itself in a day
+	defer func() { _ = done(context.WithoutCancel(ctx)) }() // the lease expires after a day
 	repository, err := resolver.Open(ctx, e.Access, name)
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (e *Engine) pullImage(ctx context.Context, ref string, how image.Search, pr
 	img, err := e.c.Pull(ctx, name.String(), client.WithResolver(r),
 		client.WithPlatformMatcher(match), client.WithPullUnpack)
 	stop()
-	if n := r.read.Load(); progress != nil && n > 0 { // all of which a short pull hasn't told
+	if n := r.read.Load(); progress != nil && n > 0 { // a short pull ends before its first report
 		progress(image.Progress{Done: n, Total: n})
 	}
 	if err != nil {
@@ -105,10 +105,10 @@ func unwrapClientError(err error) error {
 	return simplifyError(err)
 }
 
-// tick is the interval at which containerd is asked how far a pull is.
-const tick = 250 * time.Millisecond
+// progressInterval is how often containerd is asked for the progress of a pull.
+const progressInterval = 250 * time.Millisecond
 
-// watchProgress tells of a pull how far it is, until stop.
+// watchProgress reports the progress of a pull until stop is called.
 func (e *Engine) watchProgress(ctx context.Context, progress func(image.Progress)) (stop func()) {
 	if progress == nil {
 		return func() {}
@@ -121,7 +121,7 @@ func (e *Engine) watchProgress(ctx context.Context, progress func(image.Progress
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(tick):
+			case <-time.After(progressInterval):
 			}
 			all, err := e.c.ContentStore().ListStatuses(ctx)
 			if err != nil {
@@ -133,7 +133,7 @@ func (e *Engine) watchProgress(ctx context.Context, progress func(image.Progress
 	return func() { cancel(); <-ended }
 }
 
-// sumProgress is the progress of all that is being fetched, with the largest of them.
+// sumProgress returns the sum of all downloads, with the largest one as Layer.
 func sumProgress(all []content.Status) (p image.Progress) {
 	var largest int64
 	for _, s := range all {
@@ -145,7 +145,7 @@ func sumProgress(all []content.Status) (p image.Progress) {
 	return p
 }
 
-// findImage finds the image that a reference stands for, and pulls it if that is wanted.
+// findImage finds the image of a reference, and pulls it as how.Pull says.
 func (e *Engine) findImage(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (readyImage, error) {
 	name, err := registry.Parse(ref)
 	if err != nil {
@@ -172,7 +172,7 @@ func (e *Engine) findImage(ctx context.Context, ref string, how image.Search, pr
 		}
 	}
 	if how.Pull == image.Never {
-		all, _ := e.c.ImageService().List(ctx) // none, then there is nothing to be meant
+		all, _ := e.c.ImageService().List(ctx) // without a list there is no suggestion
 		return readyImage{}, fmt.Errorf("image %s %w%s, and pulling wasn't wanted", name.Short(), image.ErrNotHere, suggestImage(all, name.Short()))
 	}
 	img, err := e.pullImage(ctx, name.String(), how, progress)
@@ -199,7 +199,7 @@ func (e *Engine) findByID(ctx context.Context, word, platform string) (readyImag
 	return e.unpackImage(ctx, client.NewImageWithPlatform(e.c, found[0].Of, match), platform)
 }
 
-// candidates are those that containerd's images stand for, by name.
+// candidates returns containerd's images in the form of package image.
 func (e *Engine) candidates(ctx context.Context, all []images.Image, used map[string]bool) (list []*image.Candidate[images.Image]) {
 	for _, meta := range all {
 		c := &image.Candidate[images.Image]{
@@ -220,8 +220,8 @@ func (e *Engine) candidates(ctx context.Context, all []images.Image, used map[st
 	return list
 }
 
-// unpackImage unpacks an image where that wasn't done, and reads its configuration. It is for
-// the platform that was asked for, as people type it.
+// unpackImage unpacks an image if necessary, and reads its configuration. platform is the platform that
+// was asked for, as the user has written it.
 func (e *Engine) unpackImage(ctx context.Context, img client.Image, platform string) (readyImage, error) {
 	unpacked, err := img.IsUnpacked(ctx, snapshotter)
 	if err == nil && !unpacked {
@@ -237,8 +237,8 @@ func (e *Engine) unpackImage(ctx context.Context, img client.Image, platform str
 	return readyImage{img, c.Config}, err
 }
 
-// checkPlatform says whether the image is for a platform: one without an index is found whatever
-// is asked for.
+// checkPlatform returns an error that Is image.ErrPlatform if the image is for another platform.
+// containerd finds an image without an index for any platform.
 func (c configuration) checkPlatform(wanted platforms.MatchComparer, typed string) error {
 	own := platforms.Normalize(ocispec.Platform{OS: c.OS, Architecture: c.Architecture, Variant: c.Variant})
 	if c.OS == "" || wanted.Match(own) {
@@ -250,7 +250,7 @@ func (c configuration) checkPlatform(wanted platforms.MatchComparer, typed strin
 // snapshotter is containerd's default on Linux.
 const snapshotter = "overlayfs"
 
-// configuration is what is read of an image's.
+// configuration has the fields of an image's configuration that are used here.
 type configuration struct {
 	Created      time.Time
 	OS           string
@@ -274,7 +274,7 @@ func readConfig(ctx context.Context, img client.Image) (c configuration, err err
 	return c, nil
 }
 
-// Images lists what is here by name, one entry for each platform of it.
+// Images lists the images with a name, one entry for each platform.
 func (e *Engine) Images(ctx context.Context) ([]image.Summary, error) {
 	ctx = withNamespace(ctx)
 	all, err := e.c.ImageService().List(ctx)
@@ -295,7 +295,7 @@ func (e *Engine) Images(ctx context.Context) ([]image.Summary, error) {
 	return list, nil
 }
 
-// summarizePlatforms are those of the platforms of which something is here.
+// summarizePlatforms returns an entry for each platform of which containerd has content.
 func (e *Engine) summarizePlatforms(ctx context.Context, meta images.Image) (list []image.Summary, err error) {
 	all, err := images.Platforms(ctx, e.c.ContentStore(), meta.Target)
 	if err != nil && !errdefs.IsNotFound(err) {
@@ -311,7 +311,7 @@ func (e *Engine) summarizePlatforms(ctx context.Context, meta images.Image) (lis
 		img := client.NewImageWithPlatform(e.c, meta, platforms.OnlyStrict(p))
 		c, err := readConfig(ctx, img)
 		if err != nil {
-			continue // not of what was pulled
+			continue // this platform wasn't pulled
 		}
 		list = append(list, e.summarize(ctx, img, p, c))
 	}
@@ -323,7 +323,7 @@ func (e *Engine) summarizePlatforms(ctx context.Context, meta images.Image) (lis
 	return list, nil
 }
 
-// suggestImage is the nearest of images' names, as the end of a sentence, or "".
+// suggestImage returns the nearest name of an image as the end of a sentence, or "".
 func suggestImage(all []images.Image, word string) string {
 	var names []string
 	for _, meta := range all {
@@ -357,7 +357,7 @@ func (e *Engine) summarize(ctx context.Context, img client.Image, p ocispec.Plat
 	return s
 }
 
-// Prune removes images, and what nothing needs any more.
+// Prune removes the selected images, and content that no image needs.
 func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Removed, err error) {
 	ctx = withNamespace(ctx)
 	all, err := e.c.ImageService().List(ctx)
@@ -404,7 +404,7 @@ func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Rem
 	return done, errors.Join(refused, err)
 }
 
-// collectGarbage has containerd remove what nothing needs, and waits for it.
+// collectGarbage runs containerd's garbage collection and waits for it.
 func (e *Engine) collectGarbage(ctx context.Context) error {
 	l, err := e.c.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(time.Minute))
 	if err == nil {
@@ -413,8 +413,8 @@ func (e *Engine) collectGarbage(ctx context.Context) error {
 	return simplifyError(err)
 }
 
-// usedImages returns the digests of the images that tasks use. A name is not enough: it may
-// stand for another image by now.
+// usedImages returns the digests of the images that tasks use. Names aren't sufficient, because a name
+// may stand for another image by now.
 func (e *Engine) usedImages(ctx context.Context, all []images.Image) (map[string]bool, error) {
 	containers, err := e.c.ContainerService().List(ctx)
 	if err != nil {
@@ -433,8 +433,8 @@ func (e *Engine) usedImages(ctx context.Context, all []images.Image) (map[string
 	return used, nil
 }
 
-// measureStored is how much containerd keeps for this namespace: bytes of blobs and unpacked
-// files, and the layers.
+// measureStored returns what containerd stores for this namespace: the size of blobs and unpacked files
+// in bytes, and the names of the layers.
 func (e *Engine) measureStored(ctx context.Context) (bytes int64, layers []string, err error) {
 	err = e.c.ContentStore().Walk(ctx, func(i content.Info) error {
 		bytes += i.Size

@@ -20,13 +20,13 @@ import (
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
-// importPrefix begins the names of images that came from files. The name that a file gives its
-// image is never used: it could replace an image that was pulled.
+// importPrefix begins the names of images that were imported from files. The name in the file is never
+// used, because it could replace an image that was pulled.
 const importPrefix = "berth-import@"
 
 func isImport(name string) bool { return strings.HasPrefix(name, importPrefix) }
 
-// importImage brings an image out of a layout or an archive into containerd.
+// importImage imports an image from a layout or an archive into containerd.
 func (e *Engine) importImage(ctx context.Context, ref string, from image.Reference, how image.Search) (readyImage, error) {
 	match, err := parseMatcher(how.Platform)
 	if err != nil {
@@ -36,7 +36,7 @@ func (e *Engine) importImage(ctx context.Context, ref string, from image.Referen
 	if err != nil {
 		return readyImage{}, simplifyError(err)
 	}
-	defer func() { _ = done(context.WithoutCancel(ctx)) }() // it ends by itself in a day
+	defer func() { _ = done(context.WithoutCancel(ctx)) }() // the lease expires after a day
 	files, closeFiles, err := openArchive(from)
 	if err != nil {
 		return readyImage{}, err
@@ -62,7 +62,7 @@ func (e *Engine) importImage(ctx context.Context, ref string, from image.Referen
 	return e.unpackImage(ctx, client.NewImageWithPlatform(e.c, meta, match), how.Platform)
 }
 
-// pickManifest finds the image of a tag, or the one that there is.
+// pickManifest returns the image with a tag, or the only image.
 func (e *Engine) pickManifest(ctx context.Context, index ocispec.Descriptor, tag string) (ocispec.Descriptor, error) {
 	data, err := content.ReadBlob(ctx, e.c.ContentStore(), index)
 	var list ocispec.Index
@@ -92,11 +92,11 @@ func (e *Engine) pickManifest(ctx context.Context, index ocispec.Descriptor, tag
 	return ocispec.Descriptor{}, fmt.Errorf("it has several images, %s: say which, behind a colon", strings.Join(names, ", "))
 }
 
-// openArchive reads a tar archive, or makes one of a layout.
+// openArchive opens a tar archive, or packs a layout into one.
 func openArchive(r image.Reference) (content io.Reader, done func(), err error) {
 	if r.Kind == image.Layout {
 		out, in := io.Pipe()
-		go func() { _ = in.CloseWithError(packLayout(in, r.Path)) }() // never fails, by its contract
+		go func() { _ = in.CloseWithError(packLayout(in, r.Path)) }() // CloseWithError never fails
 		return out, func() { _ = out.Close() }, nil
 	}
 	f, err := os.Open(r.Path)

@@ -16,16 +16,17 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/launcher/control"
+	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// stdio is what a process reads and writes.
+// stdio has the standard files of a process.
 type stdio struct {
 	creator  cio.Creator
 	terminal bool
 	input    *input
-	// closeInput: the command is detached, and its input is closed once it has started.
+	// closeInput means that the command is detached, and its input is closed once it has started.
 	closeInput bool
-	raw        *term.State // what the terminal was before
+	raw        *term.State // state of the terminal before raw mode
 }
 
 func makePipes(dir string) error {
@@ -35,8 +36,8 @@ func makePipes(dir string) error {
 	return nil
 }
 
-// newForegroundIO connects a process with from, which may be nil, and with this process's outputs, by
-// pipes in a directory.
+// newForegroundIO connects a process to from, which may be nil, and to this process's outputs, by pipes
+// in a directory.
 func newForegroundIO(pipes string, terminal bool, from io.Reader) (*stdio, error) {
 	if err := makePipes(pipes); err != nil {
 		return nil, err
@@ -76,14 +77,11 @@ func (l *launch) openIO() (*stdio, error) {
 	return &stdio{creator: func(string) (cio.IO, error) { return shimIO{cfg}, nil }}, nil
 }
 
-// stdinIsTerminal reports whether this process's standard input is a terminal.
-func stdinIsTerminal() bool { return term.IsTerminal(int(os.Stdin.Fd())) }
-
 // wantsInput reports whether the task needs an open input: with -i, or with a terminal that this
 // process or a later berth attach can use.
 func (l *launch) wantsInput() bool {
 	o := l.run.Options
-	return o.Interactive || o.Terminal && (l.run.Detach || stdinIsTerminal())
+	return o.Interactive || o.Terminal && (l.run.Detach || supervise.IsTerminal(os.Stdin))
 }
 
 // discardTerminal is the cio.Creator of a detached command with a terminal: its output is discarded.
@@ -95,7 +93,7 @@ func discardTerminal(string) (cio.IO, error) {
 // shim would give the command the host's /dev/null.
 func execInput(in control.ExecOptions) io.Reader {
 	switch {
-	case in.Interactive, in.Terminal && stdinIsTerminal():
+	case in.Interactive, in.Terminal && supervise.IsTerminal(os.Stdin):
 		return os.Stdin
 	case in.Terminal:
 		return nil
@@ -104,8 +102,8 @@ func execInput(in control.ExecOptions) io.Reader {
 }
 
 // newDetachedIO returns pipes for a detached command, for the same reason as execInput. The shim reads
-// its output and discards it. The caller calls gone once the shim has opened the pipes.
-func newDetachedIO(pipes string) (s *stdio, gone func(), err error) {
+// its output and discards it. The caller calls remove once the shim has opened the pipes.
+func newDetachedIO(pipes string) (s *stdio, remove func(), err error) {
 	if err := makePipes(pipes); err != nil {
 		return nil, nil, err
 	}
@@ -113,17 +111,17 @@ func newDetachedIO(pipes string) (s *stdio, gone func(), err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make directory for pipes: %w", err)
 	}
-	gone = func() { _ = os.RemoveAll(dir) } // it goes with its task otherwise
+	remove = func() { _ = os.RemoveAll(dir) } // on an error it is removed with the task
 	const nowhere = "file://" + os.DevNull
 	cfg := cio.Config{Stdin: filepath.Join(dir, "stdin"), Stdout: nowhere, Stderr: nowhere}
 	if err := unix.Mkfifo(cfg.Stdin, 0o600); err != nil {
-		gone()
+		remove()
 		return nil, nil, fmt.Errorf("make a pipe for standard input: %w", err)
 	}
-	return &stdio{creator: func(string) (cio.IO, error) { return shimIO{cfg}, nil }, closeInput: true}, gone, nil
+	return &stdio{creator: func(string) (cio.IO, error) { return shimIO{cfg}, nil }, closeInput: true}, remove, nil
 }
 
-// logURI has the shim start a program that reads the task's output.
+// logURI returns the URI that makes the shim start berth-monitor, which reads the task's output.
 func (l *launch) logURI() string {
 	u := url.URL{Scheme: "binary", Path: l.Logger, RawQuery: url.Values{
 		"data": {l.store.Data}, "state": {l.store.State}, "id": {l.rec.ID},
@@ -132,7 +130,7 @@ func (l *launch) logURI() string {
 	return u.String()
 }
 
-// shimIO is the cio.IO of a task whose output a program of the shim reads (berth-monitor).
+// shimIO is the cio.IO of a task whose output berth-monitor reads, which the shim starts.
 type shimIO struct{ cfg cio.Config }
 
 func (l shimIO) Config() cio.Config { return l.cfg }
@@ -164,7 +162,7 @@ func (s *stdio) attach(ctx context.Context, p client.Process) {
 	if s.input != nil {
 		go func() {
 			<-s.input.ended
-			_ = p.CloseIO(ctx, client.WithStdinCloser) // it may have ended itself
+			_ = p.CloseIO(ctx, client.WithStdinCloser) // the process may have ended
 		}()
 	}
 	if s.terminal && s.input != nil {
@@ -173,24 +171,24 @@ func (s *stdio) attach(ctx context.Context, p client.Process) {
 	s.resizeTerminal(ctx, p)
 }
 
-// resizeTerminal gives the process's terminal the size of ours.
+// resizeTerminal sets the size of the process's terminal to that of this process's.
 func (s *stdio) resizeTerminal(ctx context.Context, p client.Process) {
 	if !s.terminal {
 		return
 	}
 	seen := os.Stdin
-	if s.input == nil { // nobody types, and it is seen there
+	if s.input == nil { // a terminal without input
 		seen = os.Stdout
 	}
 	if width, height, err := term.GetSize(int(seen.Fd())); err == nil {
-		_ = p.Resize(ctx, uint32(width), uint32(height)) // it may have ended meanwhile
+		_ = p.Resize(ctx, uint32(width), uint32(height)) // the process may have ended
 	}
 }
 
-// restoreTerminal puts the terminal back.
+// restoreTerminal ends the raw mode of this process's terminal.
 func (s *stdio) restoreTerminal() {
 	if s.raw != nil {
-		_ = term.Restore(int(os.Stdin.Fd()), s.raw) // it may be gone by now
+		_ = term.Restore(int(os.Stdin.Fd()), s.raw) // the terminal may have hung up
 		s.raw = nil
 	}
 }

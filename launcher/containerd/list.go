@@ -24,7 +24,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Labels of containers, for other tools: berth itself reads its own records.
+// Labels of containers, for other tools. berth itself reads its own records.
 const (
 	labelName    = "berth.name"
 	labelImage   = "berth.image"
@@ -39,10 +39,10 @@ const (
 	restartStopped = "containerd.io/restart.explicitly-stopped"
 )
 
-// List returns all tasks, the latest first, in the form in which the native engine's are.
+// List returns all tasks, the latest first, in the form of package tasks.
 func (e *Engine) List(ctx context.Context) ([]tasks.Task, error) {
 	ctx = withNamespace(ctx)
-	// Containers first: one that is made in between has its task later.
+	// Containers are listed first: a container that is created in between has no task yet.
 	all, err := e.c.ContainerService().List(ctx)
 	if err != nil {
 		return nil, simplifyError(err)
@@ -115,14 +115,14 @@ func (e *Engine) buildTask(c containers.Container, p *tasktypes.Process) (tasks.
 		t.Exit = e.exitOf(t, p)
 		t.Status = tasks.Status{State: tasks.Exited, Code: t.Exit.Code, Why: t.Exit.Error}
 		n, decided := e.countRestarts(c.ID, *t.Exit)
-		if again && (decided || t.Restart.Again(t.Exit.Code, n)) {
+		if again && (decided || t.Restart.Allows(t.Exit.Code, n)) {
 			t.State, t.Held = tasks.Restarting, true
 			t.Life = &tasks.Life{Version: tasks.Version, Restarts: n, BootID: boot, Ended: t.Exit}
 			t.Exit = nil
 		}
 	case p != nil, t.Exit == nil && t.BootID == boot && e.store.Lives(t.Maker):
 		t.State, t.Held = tasks.Created, true
-	case t.Exit == nil && again && t.BootID == boot: // removed to be made again
+	case t.Exit == nil && again && t.BootID == boot: // containerd has deleted the task and will create it again
 		t.State, t.Held = tasks.Restarting, true
 	case t.Exit != nil:
 		t.Status = tasks.Status{State: tasks.Exited, Code: t.Exit.Code, Why: t.Exit.Error}
@@ -157,7 +157,7 @@ func (e *Engine) countRestarts(id string, x tasks.Exit) (n int, decided bool) {
 	return l.Restarts, l.Ended != nil && l.Ended.Finished.Equal(x.Finished)
 }
 
-// lifeOf is that of a container's first process.
+// lifeOf returns the life of a container, given its first process.
 func (e *Engine) lifeOf(pid int, boot, id string) *tasks.Life {
 	l := &tasks.Life{Version: tasks.Version, Init: tasks.Process{PID: pid}, BootID: boot}
 	l.Restarts, _ = e.countRestarts(id, tasks.Exit{})
@@ -185,7 +185,7 @@ func (e *Engine) cgroupOf(pid int, recorded string) string {
 	return recorded
 }
 
-// exitOf is how a task ended.
+// exitOf returns the end of a task that containerd reports as stopped.
 func (e *Engine) exitOf(t tasks.Task, p *tasktypes.Process) *tasks.Exit {
 	x := tasks.Exit{Version: tasks.Version, Code: int(p.ExitStatus), Finished: p.ExitedAt.AsTime()}
 	if t.Exit != nil && t.Exit.Finished.Equal(x.Finished) { // the record has more fields
@@ -194,7 +194,7 @@ func (e *Engine) exitOf(t tasks.Task, p *tasktypes.Process) *tasks.Exit {
 	return &x
 }
 
-// Task returns one task by its id. The error Is tasks.ErrNotFound if there is none.
+// Task returns a task by its id. The error Is tasks.ErrNotFound if there is none.
 func (e *Engine) Task(ctx context.Context, id string) (tasks.Task, error) {
 	ctx = withNamespace(ctx)
 	c, err := e.c.ContainerService().Get(ctx, id)
@@ -211,7 +211,7 @@ func (e *Engine) Task(ctx context.Context, id string) (tasks.Task, error) {
 	return e.buildTask(c, p)
 }
 
-// getProcess is what containerd says of a task; nil if it has none.
+// getProcess returns containerd's task of a container; nil if there is none.
 func (e *Engine) getProcess(ctx context.Context, id string) (*tasktypes.Process, error) {
 	r, err := e.c.TaskService().Get(ctx, &tasksapi.GetRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
@@ -223,7 +223,8 @@ func (e *Engine) getProcess(ctx context.Context, id string) (*tasktypes.Process,
 	return r.Process, nil
 }
 
-// removeLeftovers removes directories whose containers were never made, or were removed by others.
+// removeLeftovers removes directories of tasks whose containers were never created, or were removed by
+// other tools.
 func (e *Engine) removeLeftovers(ctx context.Context) error {
 	ids, err := e.store.IDs()
 	if err != nil || len(ids) == 0 {
@@ -239,9 +240,9 @@ func (e *Engine) removeLeftovers(ctx context.Context) error {
 		}
 		lock, busy := e.store.Lock(id)
 		if busy != nil {
-			continue // somebody makes it
+			continue // the task is being created
 		}
-		// Made between the two looks, it has its container by now.
+		// The container may have been created since the list was read.
 		if _, gone := e.c.ContainerService().Get(ctx, id); errdefs.IsNotFound(gone) {
 			err = errors.Join(err, e.removeTaskFiles(id))
 		}
@@ -250,8 +251,8 @@ func (e *Engine) removeLeftovers(ctx context.Context) error {
 	return err
 }
 
-// walkSnapshots tells the name and the size of each layer.
-func (e *Engine) walkSnapshots(ctx context.Context, tell func(string, int64)) error {
+// walkSnapshots calls visit with the name and the size in bytes of each layer.
+func (e *Engine) walkSnapshots(ctx context.Context, visit func(string, int64)) error {
 	s := e.c.SnapshotService(snapshotter)
 	err := s.Walk(ctx, func(ctx context.Context, i snapshots.Info) error {
 		if i.Kind != snapshots.KindCommitted {
@@ -259,7 +260,7 @@ func (e *Engine) walkSnapshots(ctx context.Context, tell func(string, int64)) er
 		}
 		u, err := s.Usage(ctx, i.Name)
 		if err == nil {
-			tell(i.Name, u.Size)
+			visit(i.Name, u.Size)
 		}
 		return nil //nolint:nilerr // the snapshot was removed meanwhile
 	})

@@ -15,14 +15,14 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/resolver"
 )
 
-// pullResolver has containerd's client read one image as berth does without an engine: with
-// the same hosts, credentials, limits and errors.
+// pullResolver makes containerd's client read an image by package resolver, with the same hosts,
+// credentials, limits and errors as berth without an engine.
 type pullResolver struct {
 	repository *resolver.Repository
 	read       *atomic.Int64 // bytes of blobs
 }
 
-// Resolve asks what the image's name stands for.
+// Resolve asks the registry for the manifest or index of the image's name.
 func (r pullResolver) Resolve(ctx context.Context, ref string) (string, ocispec.Descriptor, error) {
 	d, err := r.repository.Resolve(ctx)
 	return ref, ocispec.Descriptor{MediaType: d.MediaType, Digest: digest.Digest(d.Digest), Size: d.Size}, err
@@ -39,12 +39,12 @@ func (r pullResolver) Fetcher(context.Context, string) (remotes.Fetcher, error) 
 	}), nil
 }
 
-// Pusher fails: nothing here pushes.
+// Pusher returns an error, because berth pushes no images.
 func (r pullResolver) Pusher(context.Context, string) (remotes.Pusher, error) {
 	return nil, errors.New("berth pushes no images")
 }
 
-// countingBody counts what is read of a blob.
+// countingBody counts the bytes that are read of a blob.
 type countingBody struct {
 	io.ReadCloser
 	read *atomic.Int64
@@ -56,7 +56,7 @@ func (c countingBody) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Seek goes on in the middle, where containerd has a part of the blob already.
+// Seek is called when containerd already has a part of the blob.
 func (c countingBody) Seek(offset int64, whence int) (int64, error) {
 	s, ok := c.ReadCloser.(io.Seeker)
 	if !ok {

@@ -16,23 +16,23 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-// root is what a container's root file system is made of.
+// root describes a container's root file system.
 type root struct {
 	// mounts are those of containerd's snapshot, or of a directory.
 	mounts []mount.Mount
-	// dir is the directory that is the image, "" for all others.
+	// dir is the path of a directory image, "" for other images.
 	dir string
 }
 
-// viewRoot mounts the root in a mount namespace of its own, calls f with it, and unmounts it.
-// A process that is killed meanwhile leaves no mount. The container must not run.
+// viewRoot mounts the root in a new mount namespace, calls f with it, and unmounts it. A process that
+// is killed meanwhile leaves no mount. The container must not run.
 func (r root) viewRoot(at string, f func(*os.File) error) error {
 	if err := os.MkdirAll(at, 0o700); err != nil {
 		return fmt.Errorf("make task directory: %w", err)
 	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread isn't fit for others
+		runtime.LockOSThread() // never unlocked, so that the thread ends with this goroutine
 		done <- r.viewInNamespace(at, f)
 	}()
 	return errors.Join(<-done, removeIfExists(at))
@@ -48,7 +48,7 @@ func (r root) viewInNamespace(at string, f func(*os.File) error) (err error) {
 		}
 	}
 	defer func() {
-		// Two mounts of one writable directory must never be at work together.
+		// An upper directory must not be used by two overlay mounts at a time.
 		if e := unix.Unmount(at, 0); e != nil {
 			err = errors.Join(err, fmt.Errorf("unmount %s: %w", at, e))
 		}
@@ -84,8 +84,8 @@ func mountSnapshot(m mount.Mount, at string) error {
 	return overlay.Mount(at, layers)
 }
 
-// directoryRoot is the root of an image that is one: with a writable layer of the task's own,
-// or the directory itself.
+// directoryRoot returns the root of a directory image: an overlay with a writable layer of the task's
+// own, or with writable the directory itself.
 func directoryRoot(dir, task string, writable bool) (root, error) {
 	if writable {
 		return root{[]mount.Mount{{Type: "bind", Source: dir, Options: []string{"rbind", "rw"}}}, dir}, nil
@@ -103,7 +103,7 @@ func directoryRoot(dir, task string, writable bool) (root, error) {
 	return root{[]mount.Mount{{Type: "overlay", Source: "overlay", Options: options}}, dir}, nil
 }
 
-// snapshotRoot is the root that containerd has made for a container.
+// snapshotRoot returns the root of a container's snapshot.
 func (e *Engine) snapshotRoot(ctx context.Context, key string) (root, error) {
 	mounts, err := e.c.SnapshotService(snapshotter).Mounts(ctx, key)
 	if err != nil {

@@ -29,20 +29,21 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// runtimeName is the shim that both versions of containerd have.
+// runtimeName is the shim of containerd 1 and 2.
 const runtimeName = "io.containerd.runc.v2"
 
-// annotation asks berth-runtime for devices, and nameAnnotation tells it whom for.
+// Annotations for berth-runtime: the request, and the task's name.
 const (
-	annotation     = "berth.gpus"
-	nameAnnotation = "berth/name"
+	requestAnnotation = "berth.gpus"
+	nameAnnotation    = "berth/name"
 )
 
-// Waiting is told each time that the devices which were asked for are busy.
+// Waiting is called with the error each time that the requested devices are busy.
 type Waiting func(error)
 
-// Run runs a task, in the foreground to its end, and returns its exit code; detached, as
-// soon as it runs, and with its id. Exit codes of errors are those of launcher.Run.
+// Run runs a task. In the foreground it returns the exit code when the task has ended; detached it
+// returns the id when the task runs. wait is how long to wait for busy devices, less than zero for
+// ever. Exit codes of errors are those of launcher.Run.
 func (e *Engine) Run(ctx context.Context, r engine.Run, wait time.Duration, waiting Waiting) (id string, code int, err error) {
 	s := supervise.TakeSignals()
 	defer s.Stop()
@@ -54,21 +55,21 @@ func (e *Engine) Run(ctx context.Context, r engine.Run, wait time.Duration, wait
 	return id, code, nil
 }
 
-// launch is one task from its request to its end.
+// launch is one call of Run.
 type launch struct {
 	*Engine
 	run     engine.Run
 	planned *launcher.PlannedTask
 	asked   request.Request
-	image   readyImage // without an Image for a directory
-	root    root       // of a directory
+	image   readyImage // zero for a directory image
+	root    root       // zero except for a directory image
 	rec     tasks.Record
 
 	container client.Container
 	task      client.Task
 	lock      *os.File
-	// late: it was asked to end because its time was over.
-	late bool
+	// timedOut means that the task was stopped by its timeout.
+	timedOut bool
 }
 
 func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.Duration, waiting Waiting) (_ string, code int, err error) {
@@ -115,7 +116,7 @@ func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.
 		return "", 0, err
 	}
 	badly := l.outOfMemoryError(code)
-	if badly == nil && l.late && code != 0 {
+	if badly == nil && l.timedOut && code != 0 {
 		badly = &supervise.TimedOut{Code: code, After: l.run.Options.Timeout}
 	}
 	if l.run.Options.Keep {
@@ -132,7 +133,7 @@ func (l *launch) checkOptions(ctx context.Context) (err error) {
 	case l.run.Detach && o.Interactive && !o.Terminal:
 		return errors.New("--detach --interactive: containerd has no standard input for a detached task without a terminal; add --tty, or leave out --interactive")
 	case o.Timeout > 0 && o.Restart.Policy != "":
-		return errors.New("--timeout and --restart: containerd starts a task again that was ended by its timeout; leave out one of them")
+		return errors.New("--timeout and --restart: containerd would restart a task that its timeout has ended; leave out one of them")
 	case o.Runtime != "":
 		return fmt.Errorf("--runtime %s: with containerd, the runtime is that of berth-runtime: set runtime in %s", o.Runtime, berth.ConfigPath)
 	case o.Search.Platform != "" && o.ReadWrite:
@@ -179,7 +180,7 @@ func (l *launch) findRoot(ctx context.Context) error {
 func (l *launch) openDirectory() error {
 	o := l.run.Options
 	if o.Restart.Policy != "" {
-		return fmt.Errorf("--restart: containerd can start a task again whose image is in containerd; %s is a directory", o.Image)
+		return fmt.Errorf("--restart: containerd restarts only tasks whose image is in containerd, and %s is a directory", o.Image)
 	}
 	img, err := image.Open(o.Image)
 	if err != nil {
@@ -189,7 +190,7 @@ func (l *launch) openDirectory() error {
 	return nil
 }
 
-// createContainer makes the task's directory, and its container.
+// createContainer creates the task's directory and its container.
 func (l *launch) createContainer(ctx context.Context) (err error) {
 	self, err := l.store.Self()
 	if err != nil {
@@ -220,7 +221,7 @@ func (l *launch) createContainer(ctx context.Context) (err error) {
 		return err
 	}
 	if o.Name != "" {
-		if err := l.store.Claim(o.Name, id); err != nil {
+		if err := l.store.ClaimName(o.Name, id); err != nil {
 			return err
 		}
 	}
@@ -310,7 +311,7 @@ func (l *launch) annotateRequest(spec *specs.Spec) {
 	if l.run.Devices == "" {
 		return
 	}
-	all := map[string]string{annotation: l.run.Devices}
+	all := map[string]string{requestAnnotation: l.run.Devices}
 	maps.Copy(all, spec.Annotations)
 	if name := l.planned.Name(); name != l.planned.ID() {
 		all[nameAnnotation] = name
@@ -318,7 +319,7 @@ func (l *launch) annotateRequest(spec *specs.Spec) {
 	spec.Annotations = all
 }
 
-// listPrograms are those that come with the devices.
+// listPrograms returns the programs that come with the devices, as launcher.DeviceSource.Programs.
 func (l *launch) listPrograms(ctx context.Context) (map[string]string, error) {
 	if l.run.Devices == "" || !l.asked.GPUs() {
 		return nil, nil
@@ -333,7 +334,8 @@ func (l *launch) listPrograms(ctx context.Context) (map[string]string, error) {
 // busyRetryInterval is how often the creation is retried while the devices are busy.
 const busyRetryInterval = time.Second
 
-// createTask makes the task, whose devices berth-runtime leases then.
+// createTask creates containerd's task. berth-runtime takes the lease meanwhile. While the devices are
+// busy, the creation is retried for up to wait.
 func (l *launch) createTask(ctx context.Context, io *stdio, wait time.Duration, waiting Waiting) error {
 	var opts []client.NewTaskOpts
 	if l.root.mounts != nil {
@@ -370,7 +372,7 @@ func explainCreateError(err error) error {
 		return simplifyError(err)
 	}
 	text = text[at+len("berth: "):]
-	// The way out is the command's to say.
+	// The command adds its own advice.
 	text, advice, busy := strings.Cut(text, "; try again when they are free")
 	if busy {
 		return rewordedError{text, match.ErrBusy}
@@ -415,7 +417,7 @@ func (l *launch) runForeground(ctx context.Context, io *stdio, s *supervise.Sign
 		return 0, fmt.Errorf("task %s: %w", l.rec.Name, err)
 	}
 	l.task.IO().Wait()
-	l.late = why != ""
+	l.timedOut = why != ""
 	return code, nil
 }
 
@@ -465,12 +467,12 @@ func (e *Engine) removeTaskFiles(id string) error {
 	}
 	ctx := withNamespace(context.Background())
 	gone := e.runtime().Delete(ctx, id)
-	// One whose container was never made is kept by its maker's lease for a day.
+	// A snapshot whose container was never created is protected by a lease of its creator for a day.
 	if err := e.c.SnapshotService(snapshotter).Remove(ctx, id); err != nil && !errdefs.IsNotFound(err) {
 		gone = errors.Join(gone, simplifyError(err))
 	}
 	if tree, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil {
 		gone = errors.Join(gone, tree.RemoveAll(path))
 	}
-	return errors.Join(gone, e.store.Remove(id), e.store.Prune())
+	return errors.Join(gone, e.store.Remove(id), e.store.PruneNames())
 }

@@ -114,11 +114,11 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	return fmt.Errorf("task %s: it was killed and hasn't ended after %v", t.Name, killTimeout)
 }
 
-// waitExit waits for a task's end, for most at most; less than zero is for ever.
-func waitExit(ctx context.Context, ended <-chan client.ExitStatus, most time.Duration) (bool, error) {
+// waitExit waits for a task's end and returns whether it has ended. A negative timeout means for ever.
+func waitExit(ctx context.Context, ended <-chan client.ExitStatus, timeout time.Duration) (bool, error) {
 	var over <-chan time.Time
-	if most >= 0 {
-		over = time.After(most)
+	if timeout >= 0 {
+		over = time.After(timeout)
 	}
 	select {
 	case <-ended:
@@ -146,7 +146,7 @@ func (e *Engine) Wait(ctx context.Context, t tasks.Task) (int, error) {
 		}
 		code, err := e.awaitLife(ctx, t)
 		if err != nil && !errors.Is(err, control.ErrNotRunning) && !errors.Is(err, tasks.ErrNotFound) {
-			return 255, err
+			return supervise.CodeUnknown, err
 		}
 		if err == nil {
 			last = code
@@ -158,13 +158,13 @@ func (e *Engine) Wait(ctx context.Context, t tasks.Task) (int, error) {
 		case errors.Is(err, tasks.ErrNotFound):
 			return supervise.CodeUnknown, fmt.Errorf("task %s: %w: it has ended, and was removed", t.Name, control.ErrCodeUnknown)
 		case err != nil:
-			return 255, err
+			return supervise.CodeUnknown, err
 		}
 		t = again
 		if t.Exit == nil {
 			select {
 			case <-ctx.Done():
-				return 255, context.Cause(ctx)
+				return supervise.CodeUnknown, context.Cause(ctx)
 			case <-time.After(pollInterval):
 			}
 		}
@@ -198,7 +198,7 @@ func (e *Engine) awaitLife(ctx context.Context, t tasks.Task) (int, error) {
 	select {
 	case status := <-ended:
 		code, _, err := status.Result()
-		if err = simplifyError(err); errdefs.IsNotFound(err) { // it was removed, or is started again
+		if err = simplifyError(err); errdefs.IsNotFound(err) { // removed, or restarted
 			err = control.ErrNotRunning
 		}
 		return int(code), err
@@ -207,8 +207,8 @@ func (e *Engine) awaitLife(ctx context.Context, t tasks.Task) (int, error) {
 	}
 }
 
-// Remove removes what is kept of a task that has ended; with force, one that runs is
-// killed first. What was left by a client that was killed goes too.
+// Remove removes a task that has ended. With force, it first kills a task that runs. It also removes
+// what a killed client has left.
 func (e *Engine) Remove(ctx context.Context, t tasks.Task, force bool) error {
 	ctx = withNamespace(ctx)
 	ended := t.State == tasks.Exited || t.State == tasks.Lost

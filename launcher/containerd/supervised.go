@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// supervised is a process of containerd's that this one supervises: the first of a container,
+// supervised is a containerd process that this process supervises: the first process of a container,
 // or a command in one.
 type supervised struct {
 	client.Process
@@ -21,9 +21,9 @@ type supervised struct {
 	send func(*supervise.Process, syscall.Signal) error
 }
 
-// superviseProcess supervises the process until it has ended, and returns its exit code. why is that of
-// supervise.Life. Signals are sent by the process's own descriptor: containerd's API knows
-// its number alone.
+// superviseProcess supervises the process until it has ended, and returns its exit code. why is the
+// result of supervise.Life.Wait. Signals are sent by a pidfd, because containerd's API identifies the
+// process by its pid.
 func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervise.Signals, terms supervise.Terms) (code int, why string, err error) {
 	target, _ := supervise.OpenProcess(e.procPath(), int(p.Pid())) // nil if it has ended
 	defer target.Close()
@@ -35,7 +35,7 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 		Resized: s.Resized, Resize: func() { p.io.resizeTerminal(ctx, p) },
 		Send: func(sig syscall.Signal) bool {
 			if target != nil {
-				_ = p.send(target, sig) // it may have ended meanwhile
+				_ = p.send(target, sig) // the process may have ended
 			}
 			return true
 		},

@@ -23,12 +23,11 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Adopt gives each task whose monitor or launcher was killed a new monitor, which goes on where
-// the other ended, and has left the cgroup of the calling process when Adopt returns. It
-// removes tasks that were cut off before they had started, and what was left of others that
-// were never made completely. Whoever is about to act on tasks calls it first. program is the
-// monitor's; "" means that it is found, see MonitorProgram. A task that can't be adopted
-// doesn't keep the others from it.
+// Adopt starts a monitor for each task whose monitor or launcher was killed. The monitor takes over
+// the task, and has left the cgroup of the calling process when Adopt returns. Adopt also removes
+// tasks whose launcher was killed before they started, and incomplete directories of tasks. It is
+// called before other functions act on tasks. program is the monitor's program; "" means
+// MonitorProgram. The error joins those of single tasks; the others are adopted all the same.
 func Adopt(ctx context.Context, store tasks.Store, program string) error {
 	all, err := store.ListUnended()
 	if err != nil {
@@ -48,8 +47,8 @@ func Adopt(ctx context.Context, store tasks.Store, program string) error {
 	return errors.Join(err, sweepUnstarted(ctx, store, program, all))
 }
 
-// sweepUnstarted sweeps what launchers have left that were killed before anything of the task
-// ran. A launch that goes on holds the lock of what it makes, or that of all tasks.
+// sweepUnstarted sweeps the tasks whose launchers were killed before anything of the task ran. A
+// launcher that lives holds the lock of the task's directory, or that of the directory above.
 func sweepUnstarted(ctx context.Context, store tasks.Store, program string, all []tasks.Task) error {
 	_, ids, err := store.SplitEnded()
 	if err != nil {
@@ -59,7 +58,7 @@ func sweepUnstarted(ctx context.Context, store tasks.Store, program string, all 
 	for _, t := range all {
 		known[t.ID] = t
 	}
-	left := map[string][]string{} // by where cgroups are mounted
+	left := map[string][]string{} // ids by mount point of the cgroups
 	for _, id := range ids {
 		t, ok := known[id]
 		if !ok || t.State != tasks.Broken && t.Life == nil && t.Exit == nil && !t.Held && !t.Abandoned() {
@@ -77,17 +76,17 @@ func sweepUnstarted(ctx context.Context, store tasks.Store, program string, all 
 	return err
 }
 
-// startNewMonitor starts a monitor that adopts a task, and waits until the task has one: the
-// monitor before may still be dying, and hold the task, or another process was quicker. A
-// task that keeps nothing may have ended meanwhile. A monitor that can't go on, as on a full
-// disk, is started a few times and not without end.
+// startNewMonitor starts a monitor that adopts a task, and waits until the task has a monitor. The
+// previous monitor may still hold the lock while it dies, or another process may have started a
+// monitor first. A task that isn't kept may have ended meanwhile. A monitor that ends at once, as on a
+// full disk, is started maxTries times.
 func startNewMonitor(ctx context.Context, store tasks.Store, program, id string) error {
 	const maxTries = 3
 	for try, last := 1, time.Now().Add(killTimeout); ; {
 		failed := startMonitor(ctx, store, program, id)
 		if errors.Is(failed, ErrMonitorEnded) && try < maxTries {
 			try++
-			continue // it was killed, too
+			continue // the new monitor may have been killed as well
 		}
 		held := errors.Is(failed, errHeld)
 		t, err := store.Task(id)
@@ -110,14 +109,14 @@ func startNewMonitor(ctx context.Context, store tasks.Store, program, id string)
 }
 
 var (
-	// ErrMonitorEnded says that a task's new monitor ended before it said anything.
+	// ErrMonitorEnded means that a task's new monitor has ended before its first report.
 	ErrMonitorEnded = errors.New("its new monitor has ended at once")
-	// errHeld: another process holds the task's lock.
+	// errHeld means that another process holds the task's lock.
 	errHeld = errors.New("another process holds it")
 )
 
 func startMonitor(ctx context.Context, store tasks.Store, program, id string) error {
-	if err := unix.Access(store.Dir(id), unix.W_OK); err != nil { // it couldn't record that it has the task
+	if err := unix.Access(store.Dir(id), unix.W_OK); err != nil { // the monitor couldn't record itself
 		return &fs.PathError{Op: "write to", Path: store.Dir(id), Err: err}
 	}
 	if program == "" {
@@ -157,13 +156,13 @@ func startMonitor(ctx context.Context, store tasks.Store, program, id string) er
 		return errHeld
 	}
 	if code, text, ok := ParseStatus(line); !ok || code != 0 {
-		return errors.New(cmp.Or(text, "its new monitor says what nobody understands"))
+		return errors.New(cmp.Or(text, "its new monitor has sent an unknown report"))
 	}
 	return nil
 }
 
-// ParseStatus reads the line by which a launcher or a monitor tells how a start went: 0 and the id
-// of a task that has started, or waits for devices, or an exit code and what failed.
+// ParseStatus parses the line in which a launcher or a monitor reports a start. It returns 0 and the
+// id of a task that has started or waits for devices, or an exit code and an error text.
 func ParseStatus(line string) (code int, text string, ok bool) {
 	line = strings.TrimSuffix(line, "\n")
 	for _, done := range []string{"started ", "queued "} {
@@ -201,8 +200,8 @@ func FindProgram(name string, others ...string) (string, error) {
 	return "", fmt.Errorf("there is no %s in %s: install berth again", name, strings.Join(dirs, " or "))
 }
 
-// MonitorEnvironment is a monitor's whole environment. One processor's worth of Go's caches,
-// and a collector that collects rather than grows, keep it small.
+// MonitorEnvironment returns the complete environment of a monitor. GOMAXPROCS and GOGC keep its
+// memory small.
 func MonitorEnvironment() []string {
 	return []string{"PATH=" + ociruntime.Programs, "GOMAXPROCS=1", "GOGC=20"}
 }

@@ -1,13 +1,12 @@
-// Package control acts on tasks that exist, whoever has launched them: it signals, stops and
-// awaits them, removes them, runs commands in them, gives those without a monitor a new one,
-// and removes what launchers left that were killed.
+// Package control acts on existing tasks of any launcher: it signals, stops, awaits and removes them,
+// runs commands in them, starts new monitors, and removes what killed launchers have left.
 //
-// Any number of processes may do so at once, beside the launcher or the monitor of a task.
-// Processes are named by pid and start time and signalled by a pidfd, so that a number that
-// was reused is never signalled. What is removed is locked first: the lock of a task's
-// directory is held by its launcher or monitor as long as that lives.
+// Any number of processes may do so concurrently, beside the launcher or monitor of a task. Processes
+// are identified by pid and start time and signalled by a pidfd, so that a reused pid is never
+// signalled. A task's directory is locked before it is removed; the task's launcher or monitor holds
+// the lock as long as it lives.
 //
-// It launches no task; package launcher does, and begins with Sweep.
+// The package launches no task; package launcher does, and begins with Sweep.
 package control
 
 import (
@@ -28,28 +27,28 @@ import (
 
 // Errors that callers branch on.
 var (
-	// ErrRuns says that something can only be done to a task that has ended.
+	// ErrRuns means that the task must have ended.
 	ErrRuns = errors.New("it still runs")
-	// ErrNotRunning says that the task has no container to do something in.
+	// ErrNotRunning means that the task has no running container.
 	ErrNotRunning = errors.New("it isn't running")
-	// ErrCodeUnknown says that the task has ended, and that nobody kept its exit code.
+	// ErrCodeUnknown means that the task has ended and its exit code is unknown.
 	ErrCodeUnknown = errors.New("its exit code isn't known")
-	// ErrHalted says that a task's monitor or launcher was stopped by a signal or frozen.
+	// ErrHalted means that a task's monitor or launcher is stopped by a signal or frozen.
 	ErrHalted = errors.New("is stopped or frozen")
-	// ErrRank says that something can only be done to a whole gang.
+	// ErrRank means that the action applies to a whole gang only.
 	ErrRank = errors.New("it is a rank of a gang")
 )
 
-// killTimeout is how long what was killed may take to be gone: the kernel frees its memory,
-// and the monitor gives everything back.
+// killTimeout bounds the wait for a task that was killed: the kernel frees its memory, and the
+// monitor releases everything.
 const killTimeout = 30 * time.Second
 
-// currentTask reads a task as it is now. If its monitor was killed the task gets another one
-// first, where that is possible, because nobody else learns how it ends. A task that was cut
-// off before it had started is removed. The error Is ErrNotRunning if there is no such task.
+// currentTask returns the present state of a task. If the task's monitor was killed, it first starts
+// another one if possible, because only a monitor records the task's end. A task whose launcher was
+// killed before the task started is removed. The error Is ErrNotRunning if there is no such task.
 func currentTask(ctx context.Context, store tasks.Store, id string) (tasks.Task, error) {
 	t, err := store.Task(id)
-	// The new monitor can be killed, too.
+	// The new monitor can be killed as well.
 	for err == nil && (t.Orphan() && startNewMonitor(ctx, store, "", id) == nil || t.Abandoned() && removeAbandoned(ctx, store, id) == nil) {
 		t, err = store.Task(id)
 	}
@@ -59,8 +58,8 @@ func currentTask(ctx context.Context, store tasks.Store, id string) (tasks.Task,
 	return t, err
 }
 
-// checkSupervisor fails if all processes of a task have ended and the one that is to give
-// everything back, its monitor or its launcher, was stopped or frozen. The error Is ErrHalted.
+// checkSupervisor returns an error that Is ErrHalted if all processes of a task have ended, and the
+// monitor or launcher that has to release everything is stopped or frozen.
 func checkSupervisor(store tasks.Store, t tasks.Task) error {
 	if t.State != tasks.Stopping && t.State != tasks.Restarting {
 		return nil
@@ -85,10 +84,10 @@ func checkSupervisor(store tasks.Store, t tasks.Task) error {
 	return nil
 }
 
-// hasEnded says that nothing of a task is left that could be ended.
+// hasEnded reports whether no process of a task is left.
 func hasEnded(t tasks.Task) bool { return t.State == tasks.Exited || t.State == tasks.Lost }
 
-// markStopped notes that a task isn't started again. A rank isn't either, nor its gang.
+// markStopped marks a task, and for a rank its gang too, so that it isn't restarted.
 func markStopped(store tasks.Store, t tasks.Task) error {
 	if t.Member != nil {
 		if err := store.MarkStopped(t.Member.Gang); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -98,7 +97,7 @@ func markStopped(store tasks.Store, t tasks.Task) error {
 	return store.MarkStopped(t.ID)
 }
 
-// openProcess opens just this process. The error Is ErrNotRunning if it has ended.
+// openProcess opens a process. The error Is ErrNotRunning if the process has ended.
 func openProcess(store tasks.Store, p tasks.Process) (*supervise.Process, error) {
 	opened, err := supervise.OpenProcess(store.Proc, p.PID)
 	if store.Lives(p) {
@@ -108,7 +107,7 @@ func openProcess(store tasks.Store, p tasks.Process) (*supervise.Process, error)
 	return nil, fmt.Errorf("%w any more", ErrNotRunning)
 }
 
-// sendSignal sends a signal to just this process. The error Is ErrNotRunning if it has ended.
+// sendSignal sends a signal to a process. The error Is ErrNotRunning if the process has ended.
 func sendSignal(store tasks.Store, p tasks.Process, sig syscall.Signal) error {
 	opened, err := openProcess(store, p)
 	if err != nil {
@@ -118,9 +117,9 @@ func sendSignal(store tasks.Store, p tasks.Process, sig syscall.Signal) error {
 	return opened.Send(sig)
 }
 
-// lockTask locks the directory of a task whose end was just recorded: the process that
-// recorded it holds the lock for another moment. The error Is fs.ErrNotExist if the task was
-// removed.
+// lockTask locks a task's directory. It waits for up to killTimeout, because a process that has just
+// recorded the task's end holds the lock for another moment. The error Is fs.ErrNotExist if the task
+// was removed.
 func lockTask(ctx context.Context, dir string) (*os.File, error) {
 	for last := time.Now().Add(killTimeout); ; {
 		held, err := lock.TryOpen(dir, lock.Exclusive)

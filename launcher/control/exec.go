@@ -19,14 +19,13 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// ExecOptions say which command is run in a container, and how. The command gets the
-// container's namespaces, cgroup, device rules, capabilities and system call filter: it
-// reaches nothing that the task doesn't.
+// ExecOptions describe a command to run in a container. The command gets the container's namespaces,
+// cgroup, device rules, capabilities and system call filter, so it can do no more than the task.
 type ExecOptions struct {
 	Command []string
 	// Env entries are "NAME=VALUE" and win over the container's.
 	Env []string
-	// Dir and User replace those of the container. User is "user[:group]", looked up in the
+	// Dir and User override those of the container. User is "user[:group]", looked up in the
 	// container's own files.
 	Dir, User string
 	// Terminal gives the command a terminal, and Interactive connects Stdin. Detach returns
@@ -37,21 +36,20 @@ type ExecOptions struct {
 	Stdin, Stdout, Stderr *os.File `json:"-"`
 }
 
-// Exec runs a command in a task's container and returns its exit code, or 128 plus the number
-// of the signal that ended it. With an error, the code is supervise.ExitCode of it. This
-// process's signals are passed to the command, as launcher.Run does. store is where the task
-// was found.
+// Exec runs a command in a task's container and returns the command's exit code, or 128 plus the
+// number of the signal that ended it. With an error, the code is supervise.ExitCode of it. Exec
+// forwards this process's signals to the command, as launcher.Run does.
 func Exec(ctx context.Context, store tasks.Store, t tasks.Task, o ExecOptions) (int, error) {
 	s := supervise.TakeSignals()
-	defer func() { go s.Stop() }() // nobody has to wait for it
-	code, err := execIn(s.Context(ctx), store, t, o, s)
+	defer func() { go s.Stop() }() // in the background: it waits for s.Ready
+	code, err := execInContainer(s.Context(ctx), store, t, o, s)
 	if err != nil {
 		return supervise.ExitCode(err), fmt.Errorf("task %s: %w", t.Name, err)
 	}
 	return code, nil
 }
 
-func execIn(ctx context.Context, store tasks.Store, t tasks.Task, o ExecOptions, s *supervise.Signals) (_ int, err error) {
+func execInContainer(ctx context.Context, store tasks.Store, t tasks.Task, o ExecOptions, s *supervise.Signals) (_ int, err error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
 		return 0, err
@@ -113,15 +111,15 @@ func (o ExecOptions) run(ctx context.Context, s *supervise.Signals, t tasks.Task
 		return c.WaitStarted(ctx, s)
 	}
 	r, err := c.Wait(ctx, s, supervise.Terms{StopSignal: unix.SIGKILL})
-	// Processes that the command has left may hold its outputs.
+	// Background processes of the command may hold its output open.
 	if lost := c.Drain(s, false); lost != nil {
 		return 0, lost
 	}
 	return r.Code, err
 }
 
-// execDir is a directory for what the runtime needs for one command. It is locked as long as
-// the command runs; the next command removes those that aren't locked any more.
+// execDir is a directory with the files that the runtime needs for one command. It is locked as long
+// as the command runs; newExecDir removes directories that aren't locked.
 type execDir struct {
 	path string
 	lock *os.File

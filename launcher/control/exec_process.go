@@ -41,10 +41,10 @@ func (o ExecOptions) check() error {
 	return nil
 }
 
-// openRoot opens the root that a container's init sees, with all mounts.
+// openRoot opens the root of a container's init, with all mounts.
 func openRoot(store tasks.Store, init tasks.Process) (*os.File, error) {
 	root, err := rootfs.Open(filepath.Join("/proc", strconv.Itoa(init.PID), "root"))
-	if err == nil && store.Lives(init) { // afterwards, so that it is that process's
+	if err == nil && store.Lives(init) { // checked after opening, so that the root is this process's
 		return root, nil
 	}
 	if err == nil {
@@ -56,8 +56,8 @@ func openRoot(store tasks.Store, init tasks.Process) (*os.File, error) {
 	return nil, fmt.Errorf("%w any more", ErrNotRunning)
 }
 
-// Process describes the command for a container engine, as Exec would for a runtime. bundle is
-// the directory of the container's config.json, and pid its first process.
+// Process returns the OCI process of the command for a container engine. bundle is the directory of
+// the container's config.json, and pid the container's first process.
 func (o ExecOptions) Process(bundle string, pid int) (*specs.Process, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -71,7 +71,7 @@ func (o ExecOptions) Process(bundle string, pid int) (*specs.Process, error) {
 	return p, errors.Join(err, root.Close())
 }
 
-// process returns the process of the container's own spec, changed by the options. config is
+// process returns the process of the container's spec with the options applied. config is the path of
 // the container's config.json.
 func (o ExecOptions) process(config string, root *os.File) (*specs.Process, error) {
 	data, err := os.ReadFile(config)
@@ -109,8 +109,8 @@ func (o ExecOptions) process(config string, root *os.File) (*specs.Process, erro
 	return p, rootfs.FindCommand(root, p.Args[0], rootfs.Search{Path: lookupEnv(p.Env, "PATH"), Dir: p.Cwd})
 }
 
-// setUser changes the process's user. As for the container's own command, root of the
-// container has all capabilities that the container may have, and any other user none.
+// setUser sets the process's user. As for the container's own command, root gets all capabilities of
+// the bounding set, and any other user none.
 func (o ExecOptions) setUser(p *specs.Process, root *os.File) error {
 	if o.User == "" {
 		return nil
@@ -124,7 +124,7 @@ func (o ExecOptions) setUser(p *specs.Process, root *os.File) error {
 		return err
 	}
 	p.User = specs.User{UID: u.UID, GID: u.GID, AdditionalGids: u.Groups}
-	if lookupEnv(p.Env, "HOME") == was.Home { // and not one that was chosen
+	if lookupEnv(p.Env, "HOME") == was.Home { // not set by the options or the image
 		p.Env = setEnv(p.Env, []string{"HOME=" + u.Home})
 	}
 	if c := p.Capabilities; c != nil {
@@ -136,7 +136,7 @@ func (o ExecOptions) setUser(p *specs.Process, root *os.File) error {
 	return nil
 }
 
-// lookupEnv returns the value that a program sees under a name; the last one wins.
+// lookupEnv returns the value of an environment variable; the last entry of a name wins.
 func lookupEnv(env []string, name string) (value string) {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {
@@ -146,8 +146,8 @@ func lookupEnv(env []string, name string) (value string) {
 	return value
 }
 
-// setEnv returns a copy of an environment with variables set; each of them is there once, at its end, with the value
-// that comes last.
+// setEnv returns a copy of env in which the entries of more replace those of the same names. They are
+// at the end, each name once, with its last value.
 func setEnv(env, more []string) []string {
 	name := func(kv string) string {
 		name, _, _ := strings.Cut(kv, "=")

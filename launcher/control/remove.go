@@ -16,16 +16,16 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Remove removes what is kept of a task that has ended. With force, a task that runs is killed
-// first. A task that is gone already is not an error. The error Is ErrRuns or ErrRank.
+// Remove removes a task that has ended. With force, it first kills a task that runs. A missing task is
+// not an error. The error Is ErrRuns for a running task without force, and ErrRank for a rank.
 func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) error {
 	if t.Member != nil {
 		if g, err := store.Record(t.Member.Gang); err == nil {
-			return fmt.Errorf("task %s: %w; berth rm %s is for all of it", t.Name, ErrRank, g.Name)
+			return fmt.Errorf("task %s: %w; berth rm %s removes the gang", t.Name, ErrRank, g.Name)
 		}
 	}
 	if force && t.Orphan() {
-		// It needs no new monitor to be killed, and there may be no room for one.
+		// The task can be killed without a new monitor, for which the disk may have no space.
 		if done, err := removeOrphan(ctx, store, t); done {
 			return err
 		}
@@ -45,7 +45,7 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 	if err != nil {
 		return fmt.Errorf("task %s: %w", t.Name, err)
 	}
-	if t.Exit == nil { // its launcher or monitor was killed, and may have left a runtime at work
+	if t.Exit == nil { // its launcher or monitor was killed, and a runtime may still run
 		return errors.Join(killAndRemove(ctx, store, t.Record), held.Close())
 	}
 	return errors.Join(runSteps(
@@ -55,8 +55,7 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 	), held.Close())
 }
 
-// removeRecord removes a task that has ended and holds nothing. Its end needs no disk, and the
-// removal of its record does.
+// removeRecord removes a task that has ended and holds neither lease nor processes.
 func removeRecord(store tasks.Store, id string) error {
 	if err := store.Remove(id); err != nil {
 		return fmt.Errorf("the task has ended and holds nothing, but its record stays: %w", err)
@@ -64,12 +63,12 @@ func removeRecord(store tasks.Store, id string) error {
 	return nil
 }
 
-// removeOrphan kills and removes a task that has no monitor. done is false if it has one by
+// removeOrphan kills and removes a task without a monitor. done is false if the task has a monitor by
 // now.
 func removeOrphan(ctx context.Context, store tasks.Store, t tasks.Task) (done bool, err error) {
 	held, err := lock.TryOpen(store.Dir(t.ID), lock.Exclusive)
 	if err != nil {
-		return false, nil //nolint:nilerr // the caller stops it, and learns why that fails
+		return false, nil //nolint:nilerr // the caller stops the task instead
 	}
 	if now, err := store.Task(t.ID); err != nil || !now.Orphan() {
 		return false, held.Close()
@@ -77,8 +76,8 @@ func removeOrphan(ctx context.Context, store tasks.Store, t tasks.Task) (done bo
 	return true, errors.Join(killAndRemove(ctx, store, t.Record), held.Close())
 }
 
-// removeAbandoned kills and removes a task that was cut off before it had started: the runtime
-// may still be making its container, or the container waits for its start.
+// removeAbandoned kills and removes an abandoned task (Task.Abandoned): the runtime may still be
+// creating the container, or the container waits for its start.
 func removeAbandoned(ctx context.Context, store tasks.Store, id string) error {
 	held, err := lockTask(ctx, store.Dir(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,13 +94,13 @@ func removeAbandoned(ctx context.Context, store tasks.Store, id string) error {
 		)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // another process was quicker
+		err = nil // another process has removed the task
 	}
 	return errors.Join(err, held.Close())
 }
 
-// killAndRemove removes all of a task that has neither launcher nor monitor, and releases its
-// lease. The caller holds the task's lock.
+// killAndRemove kills a task that has neither launcher nor monitor, releases its lease and removes
+// it. The caller holds the task's lock.
 func killAndRemove(ctx context.Context, store tasks.Store, r tasks.Record) error {
 	return runSteps(
 		func() error { return killAndRelease(ctx, store, r) },
@@ -121,29 +120,28 @@ func killAndRelease(ctx context.Context, store tasks.Store, r tasks.Record) erro
 
 // killProcesses kills every process of a task.
 func killProcesses(ctx context.Context, r tasks.Record) error {
-	tree, err := cgroup.Detect(r.CgroupMount)
+	cgroups, err := cgroup.Detect(r.CgroupMount)
 	if err != nil {
 		return err
 	}
-	if err := tree.Kill(ctx, r.Cgroup); err != nil {
+	if err := cgroups.Kill(ctx, r.Cgroup); err != nil {
 		return fmt.Errorf("end task %s: %w", r.ID, err)
 	}
 	return nil
 }
 
-// removeContainer removes what the runtime may still know of a container, and the task's
-// cgroup.
+// removeContainer removes a task's container from the runtime, and the task's cgroup.
 func removeContainer(ctx context.Context, r tasks.Record) error {
-	tree, err := cgroup.Detect(r.CgroupMount)
+	cgroups, err := cgroup.Detect(r.CgroupMount)
 	if err != nil {
 		return err
 	}
 	err = ociruntime.Runtime{Path: r.Runtime, Root: r.RuntimeRoot}.Delete(ctx, r.ID)
-	return errors.Join(err, tree.RemoveAll(r.Cgroup))
+	return errors.Join(err, cgroups.RemoveAll(r.Cgroup))
 }
 
-// RemoveContainer removes what a runtime may still know of a container, and the task's cgroup,
-// by what the task's directory says of them.
+// RemoveContainer is removeContainer for a task without a record. Runtime and cgroup follow from the
+// links in the task's directory.
 func RemoveContainer(ctx context.Context, p tasks.Paths, cgroups cgroup.Hierarchy) error {
 	var err error
 	if program, e := os.Readlink(p.RuntimeLink()); e == nil {
@@ -152,8 +150,8 @@ func RemoveContainer(ctx context.Context, p tasks.Paths, cgroups cgroup.Hierarch
 	return errors.Join(err, cgroups.RemoveAll(p.Cgroup()))
 }
 
-// removeRanks removes what is kept of a gang's ranks, whose processes have ended, and the
-// gang's network. The ranks go before the gang, whose record names them.
+// removeRanks removes the ranks of a gang whose processes have ended, and the gang's network. It is
+// called before the gang's record is removed, which names the ranks.
 func removeRanks(ctx context.Context, store tasks.Store, g tasks.Record) error {
 	if g.Gang == nil {
 		return nil
@@ -162,7 +160,7 @@ func removeRanks(ctx context.Context, store tasks.Store, g tasks.Record) error {
 	for _, id := range g.Gang.Ranks {
 		r, e := store.Record(id)
 		if errors.Is(e, fs.ErrNotExist) {
-			// Its launcher had only begun; nothing but its directory can be there.
+			// Without a record the rank has nothing but its directory.
 			err = errors.Join(err, tasks.RemoveDir(store.Dir(id)))
 			continue
 		}
@@ -180,13 +178,13 @@ func removeRanks(ctx context.Context, store tasks.Store, g tasks.Record) error {
 	return errors.Join(err, network.Disconnect(ctx, g.ID), network.RestoreHost(ctx, cmp.Or(store.State, "/run/berth"), network.Host{}))
 }
 
-// releaseLease releases the lease of a task whose launcher was killed and whose container is
-// gone. The record is read anew: the task may have got the lease since it was read. A lease
-// whose holder lives is left to that holder.
+// releaseLease releases the lease of a task whose launcher was killed and whose container was
+// removed. It reads the record again, because the task may have got the lease meanwhile. A lease whose
+// holder lives stays.
 func releaseLease(ctx context.Context, store tasks.Store, id string) error {
 	r, err := store.Record(id)
 	if err != nil || r.Lease == "" || r.Shared {
-		return nil // it has none of its own, or was removed
+		return nil // no lease of its own, or no record
 	}
 	l := ledger.Open(ledger.Options{Dir: store.State, Events: store.Data, Proc: store.Proc, Cgroup: r.CgroupMount})
 	err = l.ReleaseIfDead(ctx, r.Lease)
@@ -196,19 +194,18 @@ func releaseLease(ctx context.Context, store tasks.Store, id string) error {
 	return err
 }
 
-// RemoveBroken kills and removes a task whose record can't be read. Where its processes are,
-// and which runtime has made its container, follows from its directory. broken is the error
-// of Find or Task.
+// RemoveBroken kills and removes a task whose record can't be read. Cgroup and runtime follow from the
+// links in the task's directory. broken is the error of Store.Find or Store.Task.
 func RemoveBroken(ctx context.Context, store tasks.Store, broken *tasks.BrokenError) error {
 	if !broken.IsDamaged() {
-		return fmt.Errorf("%w; that is no reason to remove it", broken)
+		return fmt.Errorf("%w; the files aren't damaged, so the task isn't removed", broken)
 	}
 	cgroups, err := cgroup.Detect("")
 	if err != nil {
 		return err
 	}
 	p := store.Paths(broken.ID)
-	// A monitor that lives gives everything back when its task has ended.
+	// If the monitor lives, it releases everything once the processes have ended.
 	if err := killProcesses(ctx, tasks.Record{ID: broken.ID, Cgroup: p.Cgroup()}); err != nil {
 		return err
 	}
@@ -222,6 +219,6 @@ func RemoveBroken(ctx context.Context, store tasks.Store, broken *tasks.BrokenEr
 	return errors.Join(runSteps(
 		func() error { return RemoveContainer(ctx, p, cgroups) },
 		func() error { return store.Remove(broken.ID) },
-		store.Prune, // it may have a name that no record tells
+		store.PruneNames, // the task's name is only in its record, which can't be read
 	), held.Close())
 }

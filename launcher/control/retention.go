@@ -8,13 +8,13 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Retention bounds what is kept of tasks that have ended. Zero values bound nothing.
+// Retention bounds how many ended tasks are kept, and for how long. Zero means no bound.
 type Retention struct {
 	Age   time.Duration // since the end
 	Count int           // ranks of gangs count
 }
 
-// chooseExpired returns those that aren't to be kept. ended is sorted, the earliest end first.
+// chooseExpired returns the tasks that r doesn't keep. ended is sorted, the earliest end first.
 func (r Retention) chooseExpired(ended []tasks.Ended, now time.Time) []tasks.Ended {
 	n := 0
 	if r.Count > 0 {
@@ -26,12 +26,13 @@ func (r Retention) chooseExpired(ended []tasks.Ended, now time.Time) []tasks.End
 	return ended[:n]
 }
 
-// sweepAtOnce is how many tasks a launch removes at most: it has to be fast, and adds one.
+// sweepAtOnce is how many tasks a launch removes at most. A launch has to be fast, and adds one task,
+// so that two suffice to reduce their number.
 const sweepAtOnce = 2
 
-// PruneEnded removes what is kept of tasks that have ended, as far as r doesn't keep it, and
-// tasks that a restart of the machine ended as long ago. It stops between two tasks when ctx
-// ends, which is no error. removed is told of each task before that is removed; it may be nil.
+// PruneEnded removes the ended tasks that r doesn't keep, and tasks that ended with a previous boot of
+// the machine and have not changed for r.Age. When ctx ends, it stops between two tasks without an
+// error. removed is called before each task is removed; it may be nil.
 func PruneEnded(ctx context.Context, store tasks.Store, r Retention, removed func(tasks.Record)) error {
 	now := time.Now()
 	ended, others, err := store.SplitEnded()
@@ -49,7 +50,7 @@ func PruneEnded(ctx context.Context, store tasks.Store, r Retention, removed fun
 		}
 		t, e := store.Task(store.GangOf(id))
 		if e != nil || !hasEnded(t) {
-			continue // it was removed, is broken, which berth doctor tells, or is a gang that runs
+			continue // removed meanwhile, broken (berth doctor reports it), or a gang that runs
 		}
 		if removed != nil {
 			removed(t.Record)
@@ -61,8 +62,8 @@ func PruneEnded(ctx context.Context, store tasks.Store, r Retention, removed fun
 	return err
 }
 
-// lostBefore returns those that a restart of the machine has ended, and in which nothing has
-// changed for r.Age.
+// lostBefore returns the tasks that ended with a previous boot of the machine, and whose directory has
+// not changed for r.Age.
 func lostBefore(store tasks.Store, ids []string, r Retention, now time.Time) (lost []string) {
 	boot, err := store.BootID()
 	if err != nil || r.Age == 0 {

@@ -17,20 +17,20 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// ForEver is a grace that doesn't end. A time can be added to it.
+// ForEver is a grace period without an end. It is small enough to be added to a time.
 const ForEver = 100 * 365 * 24 * time.Hour
 
-// Signal sends a signal to a task's first process, or to that of each rank of a gang. SIGKILL
-// and the task's own stop signal also mean that the task isn't started again.
+// Signal sends a signal to a task's first process, or to that of each rank of a gang. After SIGKILL or
+// the task's own stop signal the task isn't restarted.
 func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Signal) error {
 	t, err := currentTask(ctx, store, t.ID)
 	if err != nil {
 		return err
 	}
 	final := sig == unix.SIGKILL || sig == stopSignal(t)
-	betweenLives := t.State == tasks.Restarting // there is no process
+	betweenLives := t.State == tasks.Restarting // the task has no process
 	if t.State == tasks.Waiting && final {
-		// Its launcher leaves the queue.
+		// SIGTERM makes the launcher leave the queue.
 		return sendSignal(store, t.Maker, unix.SIGTERM)
 	}
 	if (t.State != tasks.Running || t.Life == nil) && (!betweenLives || !final) {
@@ -41,7 +41,7 @@ func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Si
 			return err
 		}
 	}
-	if t.Gang != nil { // its own first process holds the ranks' namespaces, and handles no signal
+	if t.Gang != nil { // the gang's init only holds the ranks' namespaces
 		return signalRanks(store, t, sig)
 	}
 	if err := sendSignal(store, t.Life.Init, sig); err != nil {
@@ -76,10 +76,10 @@ func graceOf(t tasks.Task) time.Duration {
 	return ForEver
 }
 
-// Stop ends a task for good: it sends the stop signal, sends SIGKILL when the grace is over,
-// and waits until the task's launcher or monitor has given everything back. A negative grace
-// means the task's own. A task that has ended already is not an error. A first process that
-// lacks a handler for the stop signal is killed at once: the kernel would drop the signal.
+// Stop ends a task without a restart: it sends the stop signal, sends SIGKILL after the grace period,
+// and waits until the task's launcher or monitor has released everything. A negative grace means the
+// task's own. A task that has already ended is not an error. A first process without a handler for
+// the stop signal is killed at once, because the kernel would drop the signal.
 func Stop(ctx context.Context, store tasks.Store, t tasks.Task, grace time.Duration) error {
 	if hasEnded(t) {
 		return nil
@@ -93,9 +93,10 @@ func Stop(ctx context.Context, store tasks.Store, t tasks.Task, grace time.Durat
 	return stop{store: store, id: t.ID, name: t.Name, asked: map[tasks.Process]time.Time{}}.run(ctx, grace)
 }
 
-// stop is one call of Stop. The task can change meanwhile: its container is made, or made
-// again. Each process that is found is asked to end once, and killed when its grace is over. In asked,
-// the zero Process stands for the unknown processes of a task whose run.json is lost.
+// stop is one call of Stop. The task can change meanwhile: its container may be created or restarted.
+// Each process that is found gets the stop signal once, and SIGKILL after the grace period. asked has
+// the times of the stop signals; the zero Process stands for the unknown processes of a task whose
+// run.json is lost.
 type stop struct {
 	store    tasks.Store
 	id, name string
@@ -104,7 +105,7 @@ type stop struct {
 
 func (s stop) run(ctx context.Context, grace time.Duration) error {
 	last := time.Now().Add(grace + killTimeout)
-	var ended time.Time // when no process of it was left, zero before
+	var ended time.Time // when the task was first seen without processes, zero before
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		t, err := currentTask(ctx, s.store, s.id)
 		switch {
@@ -129,11 +130,12 @@ func (s stop) run(ctx context.Context, grace time.Duration) error {
 	}
 }
 
-// endProcess asks the process of a task to end, or kills it, as its state demands now.
+// endProcess sends the signal to a task's process that is due in the task's present state: the stop
+// signal, SIGKILL, or none.
 func (s stop) endProcess(t tasks.Task, grace time.Duration) error {
 	switch {
-	case t.State == tasks.Created, t.State == tasks.Waiting: // its launcher gives up what it has begun
-		return s.askOnce(t.Maker, unix.SIGTERM)
+	case t.State == tasks.Created, t.State == tasks.Waiting: // the launcher cleans up
+		return s.signalOnce(t.Maker, unix.SIGTERM)
 	case t.State != tasks.Running:
 		return nil
 	case t.Life == nil:
@@ -145,7 +147,7 @@ func (s stop) endProcess(t tasks.Task, grace time.Duration) error {
 	since, asked := s.asked[init]
 	switch {
 	case !asked && grace > 0 && handlesSignal(s.store, t, stopSignal(t)):
-		return s.askOnce(init, stopSignal(t))
+		return s.signalOnce(init, stopSignal(t))
 	case !asked, time.Since(since) >= grace:
 		s.asked[init] = time.Now()
 		err := sendSignal(s.store, init, unix.SIGKILL)
@@ -154,12 +156,12 @@ func (s stop) endProcess(t tasks.Task, grace time.Duration) error {
 	return nil
 }
 
-// unknownLife is how long run.json may be missing in normal operation: the monitor writes it after the
+// unknownLife is how long run.json may be missing normally: the monitor writes it after the
 // container's first process has started.
 const unknownLife = 2 * time.Second
 
-// endUnknown kills all processes in the cgroup of a task whose run.json is lost, when the grace period is
-// over. The stop signal has no addressee, because the first process is unknown.
+// endUnknown kills all processes in the cgroup of a task whose run.json is lost, after the grace
+// period. It sends no stop signal, because the first process is unknown.
 func (s stop) endUnknown(t tasks.Task, grace time.Duration) error {
 	since, found := s.asked[tasks.Process{}]
 	switch {
@@ -173,7 +175,7 @@ func (s stop) endUnknown(t tasks.Task, grace time.Duration) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // run calls again, and has a limit
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // run calls endUnknown again
 	defer cancel()
 	if err := cgroups.Kill(ctx, t.Cgroup+"/container"); !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -191,7 +193,7 @@ func thawTask(t tasks.Task) error {
 	return nil
 }
 
-// endRanks does endProcess for each rank of a gang.
+// endRanks calls endProcess for each rank of a gang.
 func (s stop) endRanks(g tasks.Task, grace time.Duration) error {
 	all, err := s.store.Ranks(*g.Gang)
 	for _, t := range all {
@@ -202,13 +204,13 @@ func (s stop) endRanks(g tasks.Task, grace time.Duration) error {
 	return err
 }
 
-// handlesSignal says whether a signal reaches the first process of a task at all. A rank isn't
-// pid 1 of its namespace: every signal does.
+// handlesSignal reports whether the kernel delivers a signal to a task's first process. A rank isn't
+// pid 1 of its namespace, so it gets every signal.
 func handlesSignal(store tasks.Store, t tasks.Task, sig syscall.Signal) bool {
 	return t.Member != nil || process.HandlesSignal(cmp.Or(store.Proc, "/proc"), t.Life.Init.PID, int(sig))
 }
 
-func (s stop) askOnce(p tasks.Process, sig syscall.Signal) error {
+func (s stop) signalOnce(p tasks.Process, sig syscall.Signal) error {
 	if _, asked := s.asked[p]; asked {
 		return nil
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Sweep looks at the tasks that have neither launcher nor monitor: what killed launchers left
-// is removed, a task that runs gets a new monitor, and what people want to keep stays. monitor
-// is as for Adopt.
+// Sweep handles the tasks that have neither launcher nor monitor: it removes what killed launchers
+// have left, and starts monitors for tasks that run. Ended tasks that are to be kept stay. monitor is
+// as for Adopt.
 //
-// Of the tasks that have ended and are kept, the two that ended first are removed if there are
-// more than keep.Count, so the number of kept tasks stays bounded without the timer.
+// If more than keep.Count ended tasks are kept, Sweep removes the sweepAtOnce that ended first, so that
+// their number is bounded without the timer.
 //
-// It does nothing while another process sweeps, or makes a task's directory.
+// Sweep does nothing while another process sweeps or creates a task's directory.
 func Sweep(ctx context.Context, store tasks.Store, cgroups cgroup.Hierarchy, monitor string, keep Retention) error {
 	ended, ids, err := store.SplitEnded()
 	if err != nil {
@@ -40,13 +40,13 @@ type sweeper struct {
 	store   tasks.Store
 	cgroups cgroup.Hierarchy
 	monitor string // the program, see Adopt
-	// expired are tasks that aren't to be kept if they have ended.
+	// expired are the tasks to remove if they have ended.
 	expired map[string]bool
 }
 
-// sweep sweeps these tasks.
+// sweep handles these tasks.
 func (s sweeper) sweep(ctx context.Context, ids []string) error {
-	gate, err := lock.TryOpen(s.store.All(), lock.Exclusive)
+	gate, err := lock.TryOpen(s.store.TasksDir(), lock.Exclusive)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, lock.ErrBusy) {
 		return nil
 	}
@@ -61,35 +61,36 @@ func (s sweeper) sweep(ctx context.Context, ids []string) error {
 	return err
 }
 
-// leftover is a task that no process held. It is locked by this one now.
+// leftover is a task that no process held. This process has locked it.
 type leftover struct {
 	tasks.Paths
 	lock        *os.File
 	disposition disposition
-	rec         tasks.Record // zero without one
+	rec         tasks.Record // zero without a record
 }
 
-// disposition is what is to be done with a task that no process holds.
+// disposition is what Sweep does with a task that no process holds.
 type disposition int
 
 const (
 	leaveAlone    disposition = iota
-	removeEnded               // remove all of it; its processes have ended
-	killFirst                 // kill its processes, and remove all of it
-	recordUnknown             // record that it has ended, and keep it
+	removeEnded               // remove the task; its processes have ended
+	killFirst                 // kill its processes, then remove it
+	recordUnknown             // record an unknown end and keep the task
 	adopt                     // start a new monitor
 )
 
-// finding is what there is of a task that no process holds.
+// finding is the state of a task that no process holds.
 type finding struct {
-	rec *tasks.Record // nil: its launcher had only begun, or it was being removed
-	// begun: its container was started, or may have been. ended: how it ended is recorded.
+	rec *tasks.Record // nil: killed before the record was written, or while it was being removed
+	// begun means that the container was or may have been started, ended that its end is recorded.
 	begun, ended bool
-	// ofGang: it is a rank of a gang that is there, and comes with that.
+	// ofGang means that the task is a rank of an existing gang, and is handled with the gang.
 	ofGang bool
-	// past: it is of an earlier boot of the machine. populated: processes are left.
-	past, populated bool
-	// expired: it isn't to be kept when it has ended.
+	// previousBoot means that the task is of an earlier boot of the machine, populated that it has
+	// processes.
+	previousBoot, populated bool
+	// expired means that the task is removed if it has ended.
 	expired bool
 }
 
@@ -105,13 +106,13 @@ func (f finding) disposition() disposition {
 		return killFirst
 	case f.rec.Member != nil:
 		return removeEnded
-	case (f.ended || f.past) && (f.rec.Remove || f.expired):
+	case (f.ended || f.previousBoot) && (f.rec.Remove || f.expired):
 		return removeEnded
 	case f.ended:
 		return leaveAlone
-	case f.past && (f.begun || f.rec.Queued) && !f.rec.Remove:
-		return leaveAlone // so that people see what was
-	case f.past:
+	case f.previousBoot && (f.begun || f.rec.Queued) && !f.rec.Remove:
+		return leaveAlone // berth ps shows it as lost
+	case f.previousBoot:
 		return removeEnded
 	case f.rec.Detached && f.begun:
 		return adopt
@@ -120,21 +121,22 @@ func (f finding) disposition() disposition {
 	case f.populated && f.begun:
 		return adopt
 	case f.populated:
-		return leaveAlone // its runtime goes on by itself, and the container is found by the next sweep
+		return leaveAlone // the runtime starts the container by itself; the next sweep finds it
 	case f.begun && !f.rec.Remove:
 		return recordUnknown
 	}
 	return removeEnded
 }
 
-// findLeftovers is called with the lock of all tasks, under which a directory appears only
-// together with its own lock.
+// findLeftovers locks and returns the tasks that no process holds and that Sweep has to handle. The
+// caller holds the exclusive lock of the tasks' directory: a new task's directory is created and
+// locked under the shared one.
 func (s sweeper) findLeftovers(ids []string) (found []leftover, err error) {
 	for _, id := range ids {
 		p := s.store.Paths(id)
 		held, busy := lock.TryOpen(p.Dir, lock.Exclusive)
 		if busy != nil {
-			continue // its launcher or its monitor lives
+			continue // the launcher or monitor lives
 		}
 		l := leftover{Paths: p, lock: held}
 		if unsure := s.inspect(&l); unsure != nil || l.disposition == leaveAlone {
@@ -146,8 +148,8 @@ func (s sweeper) findLeftovers(ids []string) (found []leftover, err error) {
 	return found, err
 }
 
-// inspect sets what is to be done with a leftover. Records of newer versions are left alone,
-// and one that is damaged counts as none.
+// inspect sets a leftover's record and disposition. A task with a record of a newer version is left
+// alone; a damaged record counts as missing.
 func (s sweeper) inspect(l *leftover) error {
 	var f finding
 	rec, err := s.store.Record(l.ID)
@@ -164,7 +166,7 @@ func (s sweeper) inspect(l *leftover) error {
 	if f.rec != nil {
 		exit, err := s.store.Exit(rec.ID)
 		if errors.As(err, &broken) {
-			l.disposition = leaveAlone // berth ps tells of it
+			l.disposition = leaveAlone // berth ps shows it as broken
 			return nil
 		}
 		if err != nil {
@@ -174,14 +176,14 @@ func (s sweeper) inspect(l *leftover) error {
 		if err != nil {
 			return err
 		}
-		f.ended, f.past, f.expired = exit != nil, rec.BootID != boot, s.expired[rec.ID]
+		f.ended, f.previousBoot, f.expired = exit != nil, rec.BootID != boot, s.expired[rec.ID]
 		f.begun = s.hasBegun(l)
 		if rec.Member != nil {
 			_, err := os.Lstat(s.store.Path(rec.Member.Gang, "task.json"))
 			f.ofGang = err == nil
 		}
 	}
-	if !f.past && !f.ended {
+	if !f.previousBoot && !f.ended {
 		if f.populated, err = s.cgroups.Populated(l.Cgroup()); err != nil {
 			return err
 		}
@@ -190,8 +192,8 @@ func (s sweeper) inspect(l *leftover) error {
 	return nil
 }
 
-// hasBegun says whether a container was started: of a detached task its monitor records it,
-// of another one the runtime writes the pid file.
+// hasBegun reports whether a task's container was started: the monitor of a detached task records the
+// life, and for a task in the foreground the runtime writes the pid file.
 func (s sweeper) hasBegun(l *leftover) bool {
 	if l.rec.Detached {
 		life, err := s.store.Life(l.rec.ID)
@@ -201,7 +203,7 @@ func (s sweeper) hasBegun(l *leftover) bool {
 	return err == nil
 }
 
-// cleanUp does what is to be done with a leftover, and gives up its lock.
+// cleanUp carries out a leftover's disposition, and releases its lock.
 func (s sweeper) cleanUp(ctx context.Context, l leftover) error {
 	if l.disposition == adopt { // the monitor takes the lock itself
 		return errors.Join(l.lock.Close(), startNewMonitor(ctx, s.store, s.monitor, l.ID))
@@ -240,13 +242,13 @@ func (s sweeper) removeOrRecord(ctx context.Context, l leftover) error {
 			if l.rec.ID != "" {
 				return nil
 			}
-			return s.store.Prune() // it may have a name that no record tells
+			return s.store.PruneNames() // the task's name is only in its record, which is missing
 		},
 	)
 }
 
-// removeOrRecordUnstarted removes the record of a task that has never started. If the task's id was
-// reported while it waited for devices, the record stays and gets an end.
+// removeOrRecordUnstarted removes a task that has never started. If the task's id was reported while it
+// waited for devices, the record stays, with an unknown end.
 func removeOrRecordUnstarted(store tasks.Store, r tasks.Record) error {
 	if r.Queued && !r.Remove {
 		return recordUnknownExit(store, r)
@@ -254,7 +256,7 @@ func removeOrRecordUnstarted(store tasks.Store, r tasks.Record) error {
 	return store.Remove(r.ID)
 }
 
-// recordUnknownExit records that a task has ended whose launcher was killed.
+// recordUnknownExit records an unknown end of a task whose launcher was killed.
 func recordUnknownExit(store tasks.Store, r tasks.Record) error {
 	return store.WriteExit(r.ID, tasks.Exit{
 		Code: supervise.CodeUnknown, Error: "its launcher was killed, and how it ended isn't known",

@@ -9,20 +9,20 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Sample is what a task used until a moment.
+// Sample is the resource usage of a task at one time.
 type Sample struct {
 	At time.Time
 	cgroup.Usage
 }
 
-// Measure reads what a task's container uses. Without a limit, its memory is limited by
-// the machine's. The error Is fs.ErrNotExist if the container is gone.
+// Measure reads the resource usage of a task's container. MemoryLimit is at most the machine's memory.
+// The error Is fs.ErrNotExist if the container has ended.
 func Measure(t tasks.Task) (Sample, error) {
-	tree, err := cgroup.Detect(t.CgroupMount)
+	cgroups, err := cgroup.Detect(t.CgroupMount)
 	if err != nil {
 		return Sample{}, err
 	}
-	u, err := tree.ReadUsage(t.Cgroup + "/container")
+	u, err := cgroups.ReadUsage(t.Cgroup + "/container")
 	if err != nil {
 		return Sample{}, err
 	}
@@ -32,16 +32,16 @@ func Measure(t tasks.Task) (Sample, error) {
 	return Sample{At: time.Now(), Usage: u}, nil
 }
 
-// CPUSince is the CPU time since an earlier sample, in percent of one CPU.
+// CPUSince returns the CPU time since an earlier sample, in percent of one CPU.
 func (s Sample) CPUSince(before Sample) float64 {
 	passed := s.At.Sub(before.At)
 	if passed <= 0 || s.CPU < before.CPU {
-		return 0 // the container was made anew in between
+		return 0 // the task was restarted in between
 	}
 	return 100 * float64(s.CPU-before.CPU) / float64(passed)
 }
 
-// machineMemory in bytes, 0 if unknown.
+// machineMemory returns the machine's memory in bytes, 0 if unknown.
 func machineMemory() uint64 {
 	var machine unix.Sysinfo_t
 	if err := unix.Sysinfo(&machine); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Wait waits for a task's end and returns its exit code. A task that keeps nothing leaves no
-// record: its code is then that of the process that supervised it, which kernels before 6.15
-// don't tell. The error Is ErrCodeUnknown if the task has ended and its code isn't known.
+// Wait waits for a task's end and returns its exit code. A task that isn't kept leaves no record: its
+// code is then the exit code of its launcher or monitor, which other processes can read since Linux
+// 6.15. The error Is ErrCodeUnknown if the task has ended and its code is unknown.
 func Wait(ctx context.Context, store tasks.Store, t tasks.Task) (int, error) {
 	name, s := t.Name, supervisor{store: store}
 	defer func() { s.Close() }()
@@ -50,16 +50,16 @@ func Wait(ctx context.Context, store tasks.Store, t tasks.Task) (int, error) {
 	}
 }
 
-// supervisor is the process that ends when all of a task has been given back: its monitor, or
-// its launcher. Its exit code is the task's.
+// supervisor is a task's monitor or launcher. It exits with the task's exit code once everything was
+// released.
 type supervisor struct {
 	store              tasks.Store
 	*supervise.Process                   // nil before watch
 	end                *supervise.Ending // of the process
 }
 
-// watch begins to wait for the end of the task's supervisor of now. It is false if that has ended; the
-// one from before is then kept.
+// watch starts to wait for the end of the task's present supervisor. It returns false, and keeps the
+// previous supervisor, if the present one has ended.
 func (s *supervisor) watch(t tasks.Task) bool {
 	p := t.Maker
 	if t.Life != nil && t.Life.Monitor.PID > 0 {
@@ -77,7 +77,7 @@ func (s *supervisor) watch(t tasks.Task) bool {
 	return true
 }
 
-// exitCode returns the code with which the supervisor of a task has ended that was removed.
+// exitCode returns the exit code of the supervisor of a task that was removed.
 func (s *supervisor) exitCode(name string) (int, error) {
 	if s.end != nil {
 		<-s.end.Done

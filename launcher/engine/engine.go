@@ -164,7 +164,7 @@ func Receive(r io.Reader, progress func(image.Progress)) (json.RawMessage, error
 func Reply(w io.Writer, value any, err error) error {
 	var m Message
 	if err != nil {
-		f := Failed(err)
+		f := NewFailure(err)
 		m.Error = &f
 	}
 	var failed error

@@ -58,7 +58,7 @@ func TestFailureIsWhatItWas(t *testing.T) {
 	if err == nil || err.Error() != was.Error() {
 		t.Fatalf("got %v, want %v", err, was)
 	}
-	for name, kind := range kinds() {
+	for name, kind := range failureKinds() {
 		if got, want := errors.Is(err, kind), errors.Is(was, kind); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}

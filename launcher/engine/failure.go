@@ -27,10 +27,10 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Text }
 
-// Is says whether the error was one that callers branch on.
+// Is reports whether the error was one that callers branch on.
 func (f *Failure) Is(target error) bool {
 	for _, kind := range f.Kinds {
-		if kinds()[kind] == target {
+		if failureKinds()[kind] == target {
 			return true
 		}
 	}
@@ -65,16 +65,16 @@ func Parts(err error) (all []error) {
 	return all
 }
 
-// Failed prepares an error for another process.
-func Failed(err error) Failure {
+// NewFailure prepares an error for another process.
+func NewFailure(err error) Failure {
 	f := Failure{Text: err.Error()}
 	if parts := Parts(err); len(parts) > 1 {
 		for _, e := range parts {
-			part := Failed(e)
+			part := NewFailure(e)
 			f.Parts = append(f.Parts, &part)
 		}
 	}
-	for name, kind := range kinds() {
+	for name, kind := range failureKinds() {
 		if errors.Is(err, kind) {
 			f.Kinds = append(f.Kinds, name)
 		}
@@ -85,7 +85,7 @@ func Failed(err error) Failure {
 // ErrWaited: devices are busy, and were waited for as long as was wanted.
 var ErrWaited = errors.New("waited for devices")
 
-func kinds() map[string]error {
+func failureKinds() map[string]error {
 	return map[string]error{
 		"busy": match.ErrBusy, "waited": ErrWaited, "lost": match.ErrLost, "unknown": match.ErrUnknown, "too many": match.ErrTooMany,
 		"no task": tasks.ErrNotFound, "ambiguous": tasks.ErrAmbiguous, "name taken": tasks.ErrNameTaken,

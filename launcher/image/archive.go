@@ -72,7 +72,7 @@ func checkRegular(f *os.File) error {
 
 // decompressArchive returns f, or closes it and returns its content.
 func decompressArchive(f *os.File, temp string) (*os.File, error) {
-	var head [magic]byte
+	var head [magicSize]byte
 	if n, _ := f.ReadAt(head[:], 0); detectCompression(head[:n]) == plain { // a short file isn't compressed
 		return f, nil
 	}

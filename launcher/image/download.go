@@ -114,7 +114,7 @@ func (r *remote) layer(ctx context.Context, l layer, part string) (source, error
 		return source{}, fmt.Errorf("blob %s: its size is %d", l.blob.Digest, l.blob.Size)
 	}
 	src := r.newDownload(ctx, l.blob, part)
-	src.proof, src.again = "blob "+string(l.blob.Digest), true
+	src.proof, src.retry = "blob "+string(l.blob.Digest), true
 	return src, nil
 }
 

@@ -122,7 +122,7 @@ func (d digest) path() string {
 
 func (d digest) verifier() verifier { return verifier{Hash: newHash(d.algorithm()), want: d} }
 
-// matches says whether data has the digest.
+// matches reports whether data has the digest.
 func (d digest) matches(data []byte) bool {
 	v := d.verifier()
 	_, _ = v.Write(data) // never fails, by the contract of hashes

@@ -73,7 +73,7 @@ type layer struct {
 }
 
 // Close releases the locks of the layers. A task that goes on to use them must be noted
-// before (Keep).
+// before (NoteLayers).
 func (img *Image) Close() {
 	for _, f := range img.held {
 		f.Close() // only locked

@@ -17,7 +17,7 @@ func TestNotedMeanwhile(t *testing.T) {
 		for range 2000 {
 			for _, err := range []error{
 				os.MkdirAll(filepath.Join(dir, "bundle"), 0o700),
-				os.WriteFile(filepath.Join(dir, Kept), []byte("layer\n"), 0o600),
+				os.WriteFile(filepath.Join(dir, LayersFile), []byte("layer\n"), 0o600),
 				os.WriteFile(filepath.Join(dir, "bundle/config.json"), nil, 0o600),
 				tasks.RemoveDir(dir),
 			} {
@@ -28,7 +28,7 @@ func TestNotedMeanwhile(t *testing.T) {
 		}
 	}()
 	for {
-		if _, err := readKept(dir); err != nil {
+		if _, err := readLayersFile(dir); err != nil {
 			t.Fatal(err)
 		}
 		select {

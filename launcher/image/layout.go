@@ -34,8 +34,8 @@ type source struct {
 	// proof names exactly these bytes, so that they needn't be read again to be known;
 	// "" if nothing does.
 	proof string
-	// again: what came corrupt may be right the next time.
-	again bool
+	// retry: what came corrupt may be right the next time.
+	retry bool
 }
 
 func (s source) Read(p []byte) (int, error) { return s.read(p) }

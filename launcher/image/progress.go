@@ -45,8 +45,8 @@ func (p *progress) restartLayer(l layer) {
 	delete(p.layers, l.chain)
 }
 
-// tell reports what has become of a layer.
-func (p *progress) tell(l layer, what Progress) {
+// reportLayer reports what has become of a layer.
+func (p *progress) reportLayer(l layer, what Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sendReport(l, what)

@@ -17,19 +17,19 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Kept is the file in a task's directory that says which layers it uses.
-const Kept = "layers"
+// LayersFile is the file in a task's directory that says which layers it uses.
+const LayersFile = "layers"
 
-// Keep notes in a task's directory that it uses the image with these layers, as Unpack
+// NoteLayers notes in a task's directory that it uses the image with these layers, as Unpack
 // gave them. They stay until the directory is gone, whatever becomes of this process. The
 // image has to be closed after that.
-func (img *Image) Keep(task string, layers []string) error {
+func (img *Image) NoteLayers(task string, layers []string) error {
 	var b bytes.Buffer
 	b.WriteString(imageKey + img.Digest + "\n")
 	for _, dir := range layers {
 		b.WriteString(filepath.Base(filepath.Dir(dir)) + "\n")
 	}
-	if err := os.WriteFile(filepath.Join(task, Kept), b.Bytes(), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(task, LayersFile), b.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("note the task's layers: %w", err)
 	}
 	return nil
@@ -39,8 +39,8 @@ func (img *Image) Keep(task string, layers []string) error {
 // none follows where there is no manifest.
 const imageKey = "image:"
 
-// unsaid precedes the name of a layer that is used by a task that does not say of which image.
-const unsaid = "unsaid:"
+// unknownImageKey precedes the name of a layer that is used by a task that does not say of which image.
+const unknownImageKey = "unsaid:"
 
 // Removed is what was removed, or would be.
 type Removed struct {
@@ -73,9 +73,9 @@ func (s Store) Prune(sel Selection) (Removed, error) {
 		return Removed{}, err
 	}
 	done := Removed{Deleted: DeletedIDs(all, chosen)}
-	var stays, goes []record
+	var kept, removed []record
 	for _, c := range chosen {
-		goes = append(goes, c.Of)
+		removed = append(removed, c.Of)
 		done.Names = append(done.Names, c.Short)
 		if !sel.DryRun {
 			err = errors.Join(err, removeIfThere(s.recordPath(c.Of.Name, c.Of.Platform)))
@@ -83,10 +83,10 @@ func (s Store) Prune(sel Selection) (Removed, error) {
 	}
 	for _, c := range all {
 		if !slices.Contains(chosen, c) {
-			stays = append(stays, c.Of)
+			kept = append(kept, c.Of)
 		}
 	}
-	return done, errors.Join(err, s.collectGarbage(sel, stays, goes, used, &done))
+	return done, errors.Join(err, s.collectGarbage(sel, kept, removed, used, &done))
 }
 
 // candidates are those that records stand for. Each has one platform.
@@ -100,14 +100,14 @@ func (s Store) candidates(records []record, used map[string]bool) (all []*Candid
 	return all
 }
 
-// isUsed says whether a task uses an image. Of one that doesn't say which it uses, the
+// isUsed reports whether a task uses an image. Of one that doesn't say which it uses, the
 // topmost layer tells: the others may be shared with other images.
 func (s Store) isUsed(r record, used map[string]bool) bool {
 	if used[imageKey+string(r.Manifest.Digest)] || len(used) == 0 {
 		return len(used) > 0
 	}
 	top := s.topLayer(r)
-	return top != "" && used[unsaid+top.fileName()]
+	return top != "" && used[unknownImageKey+top.fileName()]
 }
 
 // topLayer returns the chain id of the topmost layer, "" if it cannot be read.
@@ -132,12 +132,12 @@ func (s Store) chainOf(r record) (all []digest) {
 }
 
 // collectGarbage removes layers and documents that no name needs.
-func (s Store) collectGarbage(sel Selection, stays, goes []record, used map[string]bool, done *Removed) error {
+func (s Store) collectGarbage(sel Selection, kept, removed []record, used map[string]bool, done *Removed) error {
 	limit := map[string]bool(nil)
 	if len(sel.Names) > 0 || len(sel.Labels) > 0 {
-		limit = s.neededLayers(goes)
+		limit = s.neededLayers(removed)
 	}
-	err := s.collectLayers(sel, limit, s.neededLayers(stays), used, done)
+	err := s.collectLayers(sel, limit, s.neededLayers(kept), used, done)
 	return errors.Join(err, s.collectDocuments(sel))
 }
 
@@ -191,7 +191,7 @@ func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool,
 	return err
 }
 
-// isOlder says whether a layer is from before the selection's time.
+// isOlder reports whether a layer is from before the selection's time.
 func (s Store) isOlder(sel Selection, home string) bool {
 	if sel.Before.IsZero() {
 		return true
@@ -276,25 +276,25 @@ func (s Store) usedLayers(tasks string) (map[string]bool, error) {
 		return nil, fmt.Errorf("look for tasks: %w", err)
 	}
 	for _, e := range entries {
-		data, err := readKept(filepath.Join(tasks, e.Name()))
+		data, err := readLayersFile(filepath.Join(tasks, e.Name()))
 		if err != nil {
 			return nil, fmt.Errorf("task %s %w", e.Name(), err)
 		}
 		said := bytes.Contains(data, []byte(imageKey))
 		for name := range strings.FieldsSeq(string(data)) {
 			used[name] = true
-			used[unsaid+name] = used[unsaid+name] || !said
+			used[unknownImageKey+name] = used[unknownImageKey+name] || !said
 		}
 	}
 	return used, nil
 }
 
-// readKept returns what a task has noted of its layers (Keep). A task's spec is written after
+// readLayersFile returns what a task has noted of its layers (NoteLayers). A task's spec is written after
 // the note and removed before it. A spec without a note at the second reading is therefore no
 // race with a start or an end of the task: an older berth has started it.
-func readKept(task string) ([]byte, error) {
+func readLayersFile(task string) ([]byte, error) {
 	for range 2 {
-		data, err := os.ReadFile(filepath.Join(task, Kept))
+		data, err := os.ReadFile(filepath.Join(task, LayersFile))
 		if err == nil {
 			return data, nil
 		}

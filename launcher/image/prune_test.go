@@ -78,7 +78,7 @@ func (s stocked) task(t *testing.T, name string, layers []string) {
 			defer img.Close()
 		}
 	}
-	testutil.Must(t, img.Keep(filepath.Join(s.tasks, name), layers))
+	testutil.Must(t, img.NoteLayers(filepath.Join(s.tasks, name), layers))
 }
 
 func (s stocked) images(t *testing.T) (names []string) {
@@ -109,7 +109,7 @@ func TestPrune(t *testing.T) {
 		{name: "all but a task's", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() { s.task(t, "t", s.dirs1); return nil }, layers: 2, left: 1},
 		{name: "all but that of a task that doesn't say which", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
 			s.task(t, "t", s.dirs1)
-			testutil.Must(t, os.WriteFile(filepath.Join(s.tasks, "t", Kept), []byte(filepath.Base(filepath.Dir(s.dirs1[0]))+"\n"+filepath.Base(filepath.Dir(s.dirs1[1]))+"\n"), 0o600))
+			testutil.Must(t, os.WriteFile(filepath.Join(s.tasks, "t", LayersFile), []byte(filepath.Base(filepath.Dir(s.dirs1[0]))+"\n"+filepath.Base(filepath.Dir(s.dirs1[1]))+"\n"), 0o600))
 			return nil
 		}, layers: 2, left: 1},
 		{name: "a task's layout", prepare: func(t *testing.T, s stocked) func() { s.task(t, "t", s.layout); return nil }, left: 2},

@@ -125,8 +125,8 @@ const (
 	zstandard
 )
 
-// magic is how many bytes tell.
-const magic = 4
+// magicSize is how many bytes tell.
+const magicSize = 4
 
 func detectCompression(head []byte) compression {
 	switch {
@@ -142,7 +142,7 @@ func detectCompression(head []byte) compression {
 // when the content is not read any more.
 func Decompress(r io.Reader) (content io.Reader, done func(), err error) {
 	b := bufio.NewReaderSize(r, 256<<10)
-	head, err := b.Peek(magic)
+	head, err := b.Peek(magicSize)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, err
 	}

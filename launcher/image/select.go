@@ -12,7 +12,7 @@ import (
 // Selection says what Prune removes. The zero value is what no name stands for and
 // nobody uses.
 type Selection struct {
-	// Tasks is the directory with one directory for each task (Keep).
+	// Tasks is the directory with one directory for each task (NoteLayers).
 	Tasks string
 	// All: names that no task uses, too.
 	All bool
@@ -67,7 +67,7 @@ func Choose[T any](sel Selection, all []*Candidate[T]) (chosen []*Candidate[T], 
 	return chosen, nil
 }
 
-// hasLabels says whether an image has the labels, on each platform. One that can't be read has none.
+// hasLabels reports whether an image has the labels, on each platform. One that can't be read has none.
 func (c *Candidate[T]) hasLabels(asked []Label) bool {
 	return len(asked) == 0 || !slices.ContainsFunc(c.Platforms(), func(s Summary) bool {
 		return s.ID == "" || slices.ContainsFunc(asked, func(l Label) bool { return !l.Matches(s.Labels) })

@@ -30,8 +30,8 @@ var (
 	errTakenOver = errors.New("another process has taken over the layer")
 )
 
-// leastProgress is how many bytes of a layer have to come within Store.Stall.
-const leastProgress = 4 << 20
+// minProgress is how many bytes of a layer have to come within Store.Stall.
+const minProgress = 4 << 20
 
 // stallWatch sees whether a layer's directory changes. The zero value sees no stall.
 type stallWatch struct {
@@ -40,7 +40,7 @@ type stallWatch struct {
 	since time.Time // by the monotonic clock
 }
 
-// stalled says whether there was no change for the limit.
+// stalled reports whether there was no change for the limit.
 func (w *stallWatch) stalled(home string) bool {
 	var now unix.Stat_t
 	if w.limit == 0 || unix.Lstat(home, &now) != nil {
@@ -54,7 +54,7 @@ func (w *stallWatch) stalled(home string) bool {
 
 func (s Store) stallLimit() time.Duration { return cmp.Or(s.Stall, time.Minute) }
 
-// showProgress changes the time of a layer's directory when leastProgress was read, or all, until
+// showProgress changes the time of a layer's directory when minProgress was read, or all, until
 // the returned function is called.
 func (w *unpacking) showProgress(l layer, held *os.File) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -67,7 +67,7 @@ func (w *unpacking) showProgress(l layer, held *os.File) (stop func()) {
 				return
 			case <-time.After(pause):
 			}
-			if n := w.progress.bytesOf(l); n-told >= leastProgress || n < told || n >= l.blob.Size {
+			if n := w.progress.bytesOf(l); n-told >= minProgress || n < told || n >= l.blob.Size {
 				told = n
 				now := unix.NsecToTimeval(time.Now().UnixNano())
 				_ = unix.Futimes(int(held.Fd()), []unix.Timeval{now, now}) // at worst somebody takes over

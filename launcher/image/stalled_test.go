@@ -83,7 +83,7 @@ func TestNoTakeOverWhileItGetsOn(t *testing.T) {
 		if time.Now().After(last) {
 			t.Fatal("the directory's time doesn't change")
 		}
-		w.progress.addBytes(l, leastProgress)
+		w.progress.addBytes(l, minProgress)
 		time.Sleep(time.Millisecond)
 	}
 }

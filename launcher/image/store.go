@@ -36,7 +36,7 @@ import (
 // Any number of processes may use a store at once, and each may be killed at any time.
 // A process that unpacks or removes a layer holds the exclusive lock of its directory. A
 // process that is about to use the layer holds the shared lock until the files are mounted
-// and noted (Keep). A pull holds the shared lock of DIR/names; removing documents takes the
+// and noted (NoteLayers). A pull holds the shared lock of DIR/names; removing documents takes the
 // exclusive one.
 //
 // Users share layers, but knowing a digest gives nobody the files: an image gets a layer
@@ -172,8 +172,8 @@ func tryLock(dir string, how lock.Mode, mkdir bool) (*os.File, error) {
 	return f, nil
 }
 
-// partAge is how long what a broken download has got is kept for the next one.
-const partAge = 7 * 24 * time.Hour
+// maxPartAge is how long what a broken download has got is kept for the next one.
+const maxPartAge = 7 * 24 * time.Hour
 
 // sweepUnfinished removes what killed unpackings of any layer left. Unpacking is rare and
 // long, so looking at each layer costs nothing; what can't be removed is left
@@ -189,7 +189,7 @@ func (s Store) sweepUnfinished() {
 			continue
 		}
 		if !pathExists(filesDir(home)) {
-			_ = discardUnfinished(context.Background(), home, held, partAge) // best effort, see above
+			_ = discardUnfinished(context.Background(), home, held, maxPartAge) // best effort, see above
 		}
 		held.Close() // read-only
 	}

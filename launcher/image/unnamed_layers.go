@@ -54,7 +54,7 @@ func listUsers(tasks string) (users map[string][]string, err error) {
 	}
 	users, err = map[string][]string{}, nil
 	for _, e := range entries {
-		data, bad := readKept(filepath.Join(tasks, e.Name()))
+		data, bad := readLayersFile(filepath.Join(tasks, e.Name()))
 		if bad != nil {
 			err = errors.Join(err, fmt.Errorf("task %s %w", e.Name(), bad))
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/overlay"
 )
 
-// atOnce is how many layers are downloaded and unpacked at a time, as docker does.
-const atOnce = 3
+// maxParallelLayers is how many layers are downloaded and unpacked at a time, as docker does.
+const maxParallelLayers = 3
 
 // Progress tells about work that takes long. Done and Total are compressed bytes of
 // all layers that weren't there yet, LayerDone and LayerSize those of this one.
@@ -113,7 +113,7 @@ func (s Store) unpackAll(ctx context.Context, img *Image, p *progress) ([]string
 	for i := range w.done {
 		w.done[i] = make(chan struct{})
 	}
-	slots := make(chan struct{}, atOnce)
+	slots := make(chan struct{}, maxParallelLayers)
 	var all sync.WaitGroup
 	for i := range img.layers {
 		slots <- struct{}{}
@@ -177,7 +177,7 @@ func (w *unpacking) getLayer(ctx context.Context, i int) error {
 	home := w.store.layerDir(l.chain)
 	watch := stallWatch{limit: w.store.stallLimit()}
 	for {
-		held, mine, err := claimLayer(ctx, home, &watch, func() { w.progress.tell(l, Progress{Waiting: true}) })
+		held, mine, err := claimLayer(ctx, home, &watch, func() { w.progress.reportLayer(l, Progress{Waiting: true}) })
 		if errors.Is(err, errStalled) {
 			taken, err := takeOver(ctx, home, watch.last)
 			if err != nil {
@@ -196,7 +196,7 @@ func (w *unpacking) getLayer(ctx context.Context, i int) error {
 			err := w.proveLayer(ctx, l, home)
 			if err == nil {
 				w.dirs[i] = filesDir(home)
-				w.progress.tell(l, Progress{Ready: true})
+				w.progress.reportLayer(l, Progress{Ready: true})
 				close(w.done[i])
 			}
 			return err
@@ -238,8 +238,8 @@ func (w *unpacking) proveLayer(ctx context.Context, l layer, home string) error 
 // fetched once again. The error Is errTakenOver if another process has taken the layer over.
 func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *os.File) error {
 	defer w.showProgress(w.img.layers[i], held)()
-	again, err := w.fetchLayer(ctx, i, home, held)
-	if again && errors.Is(err, errCorrupt) {
+	retry, err := w.fetchLayer(ctx, i, home, held)
+	if retry && errors.Is(err, errCorrupt) {
 		w.progress.restartLayer(w.img.layers[i])
 		_, err = w.fetchLayer(ctx, i, home, held)
 	}
@@ -248,8 +248,8 @@ func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *o
 	}
 	keep := time.Duration(0)
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(context.Cause(ctx), unix.ENOSPC)
-	if (canGoOn(err) || ctx.Err() != nil) && !full {
-		keep = partAge
+	if (isResumable(err) || ctx.Err() != nil) && !full {
+		keep = maxPartAge
 	}
 	// Removed under the lock; who waits for it sees that it has gone. Also if ctx has ended.
 	left := discardUnfinished(context.WithoutCancel(ctx), home, held, keep)
@@ -260,14 +260,14 @@ func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *o
 	return errors.Join(err, left)
 }
 
-// canGoOn says that a download can go on where it ended.
-func canGoOn(err error) bool {
+// isResumable reports whether a download can go on where it ended.
+func isResumable(err error) bool {
 	var d downloadError
 	return errors.As(err, &d)
 }
 
 // fetchLayer writes by way of the open directory, which may be at home no more.
-func (w *unpacking) fetchLayer(ctx context.Context, i int, home string, held *os.File) (again bool, err error) {
+func (w *unpacking) fetchLayer(ctx context.Context, i int, home string, held *os.File) (retry bool, err error) {
 	l, dir := w.img.layers[i], openPath(held)
 	part, tmp := filepath.Join(dir, "part-"+l.blob.Digest.fileName()), filepath.Join(dir, "tmp")
 	src, err := w.img.origin.layer(ctx, l, part)
@@ -280,7 +280,7 @@ func (w *unpacking) fetchLayer(ctx context.Context, i int, home string, held *os
 		if errors.Is(err, errCorrupt) {
 			err = errors.Join(err, removeIfThere(part))
 		}
-		return src.again, err
+		return src.retry, err
 	}
 	err = errors.Join(removeIfThere(part), os.WriteFile(filepath.Join(dir, "size"), []byte(strconv.FormatInt(written, 10)), 0o600))
 	if err == nil {

@@ -117,7 +117,7 @@ func TestBytesComeBack(t *testing.T) {
 		for _, chunk := range rapid.SliceOfN(rapid.SliceOf(rapid.SampledFrom([]byte("ab\n\n\x00\xff \r"))), 0, 20).Draw(rt, "chunks") {
 			s := Stream(rapid.IntRange(1, 2).Draw(rt, "stream"))
 			if rapid.IntRange(0, 9).Draw(rt, "long") == 0 {
-				chunk = append(chunk, bytes.Repeat([]byte("x"), 3*batch)...)
+				chunk = append(chunk, bytes.Repeat([]byte("x"), 3*batchSize)...)
 			}
 			if rapid.Bool().Draw(rt, "by another writer") {
 				if err := w.file.Close(); err != nil {

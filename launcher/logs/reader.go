@@ -224,15 +224,15 @@ func (r *reader) restartEmptied(size int64) error {
 	return err
 }
 
-// kept is an entry that begins a line, or goes on with one.
-type kept struct {
+// tailEntry is an entry that begins a line, or goes on with one.
+type tailEntry struct {
 	Entry
 	begins bool
 }
 
 // readTail reads all that is there and keeps the entries of the last n lines.
 func (r *reader) readTail(n int) ([]Entry, error) {
-	var last []kept
+	var last []tailEntry
 	var cut [3]bool // the stream's last entry was a part
 	for lines := 0; ; {
 		e, ok, err := r.nextEntry()
@@ -246,7 +246,7 @@ func (r *reader) readTail(n int) ([]Entry, error) {
 			continue
 		}
 		e.Text = slices.Clone(e.Text)
-		last = append(last, kept{e, !cut[e.Stream]})
+		last = append(last, tailEntry{e, !cut[e.Stream]})
 		if !cut[e.Stream] {
 			lines++
 		}
@@ -261,7 +261,7 @@ func (r *reader) readTail(n int) ([]Entry, error) {
 }
 
 // wholeLines leaves out the rest of lines whose beginning was dropped.
-func wholeLines(last []kept) []Entry {
+func wholeLines(last []tailEntry) []Entry {
 	var begun [3]bool
 	var all []Entry
 	for _, k := range last {

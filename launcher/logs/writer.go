@@ -137,8 +137,8 @@ func (w *Writer) truncateTorn() error {
 	return nil
 }
 
-// batch is about how much is written at once: a rotation comes between two.
-const batch = 32 << 10
+// batchSize is about how much is written at once: a rotation comes between two.
+const batchSize = 32 << 10
 
 // Write appends what a task wrote, at that time. A line without an end yet is written
 // as a part, so nothing is ever only in memory. An error means that something of it was
@@ -147,12 +147,12 @@ func (w *Writer) Write(at time.Time, s Stream, data []byte) error {
 	w.tellLoss(at)
 	for len(data) > 0 {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
-		if len(line) > batch {
-			line, rest, whole = line[:batch], data[batch:], false
+		if len(line) > batchSize {
+			line, rest, whole = line[:batchSize], data[batchSize:], false
 		}
 		w.appendEntry(at, s, line, whole)
 		data = rest
-		if len(w.buf) >= batch {
+		if len(w.buf) >= batchSize {
 			w.flushEntries()
 		}
 	}

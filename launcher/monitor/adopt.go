@@ -12,7 +12,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// adopt goes on where a monitor was killed, or the launcher of a task in the foreground.
+// adopt takes over a task whose monitor was killed, or a task in the foreground whose launcher was
+// killed.
 func (m *monitor) adopt() (int, error) {
 	life, err := m.Store.Life(m.ID)
 	if err == nil && life == nil {
@@ -23,7 +24,7 @@ func (m *monitor) adopt() (int, error) {
 		return supervise.CodeFailed, err
 	}
 	if exit, err := m.Store.Exit(m.ID); err != nil || exit != nil || life == nil || life.BootID != m.bootID() {
-		m.report("started " + m.ID) // there is nothing to watch over
+		m.report("started " + m.ID) // nothing is left to supervise
 		return 0, err
 	}
 	m.life = *life
@@ -34,13 +35,13 @@ func (m *monitor) adopt() (int, error) {
 		return supervise.CodeFailed, err
 	}
 	if m.life.Ended != nil {
-		// What was made of the next life, if anything, is of no use, nor is a runtime that
-		// is still making it. Whoever looks meanwhile has to see that there is a monitor.
+		// The monitor may have been killed while the next life was being started: its container and
+		// runtime are removed. The life is written first, so that other processes see this monitor.
 		m.logError(m.Store.WriteLife(m.ID, m.life))
 		m.logError(m.killProcesses())
 		m.logError(m.deleteContainer())
-		// The kernel kills whatever is started right into a cgroup that was killed once.
-		m.logError(m.tree.RemoveAll(m.rec.Cgroup))
+		// After a write to cgroup.kill the kernel kills every process that is started right into the cgroup.
+		m.logError(m.cgroups.RemoveAll(m.rec.Cgroup))
 		return m.continueAfterLife(*m.life.Ended)
 	}
 	if begun, err := m.findContainer(); err != nil || !begun {
@@ -51,27 +52,27 @@ func (m *monitor) adopt() (int, error) {
 		m.recordEndOfLife(exit)
 		return m.continueAfterLife(exit)
 	}
-	// A monitor that can't record itself would be started again and again.
+	// Without this record every berth command would start another monitor.
 	if err := m.Store.WriteLife(m.ID, m.life); err != nil {
 		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
 	m.reportStarted()
-	return m.giveBack(m.superviseLives())
+	return m.finish(m.superviseLives())
 }
 
-// continueAfterLife goes on after a life that has ended. If no other life follows, the process
-// that started this monitor gets its report only when the end was recorded, or why it could not
-// be; otherwise it would start another monitor.
+// continueAfterLife restarts or ends a task whose life has ended. If no other life follows, the
+// process that started this monitor gets its report only after the task's end was recorded or has
+// failed to be; otherwise it would start another monitor.
 func (m *monitor) continueAfterLife(exit tasks.Exit) (int, error) {
 	if m.willRestart(exit) {
 		m.reportStarted()
 		if !m.startNextLife(&exit) {
-			return m.giveBack(exit)
+			return m.finish(exit)
 		}
-		return m.giveBack(m.superviseLives())
+		return m.finish(m.superviseLives())
 	}
-	code, err := m.giveBack(exit)
+	code, err := m.finish(exit)
 	if err != nil {
 		if known, e := m.Store.Exit(m.ID); known == nil {
 			m.report(failureLine(errors.Join(err, e)))
@@ -90,9 +91,8 @@ func (m *monitor) bootID() string {
 	return id
 }
 
-// keepLease makes this process the lease's proof of life beside the task's cgroup. One
-// that is gone was ended by somebody; the task goes on without a right to it, and isn't
-// started again.
+// keepLease binds the lease to this process. A lease that was released meanwhile is not an error: the
+// task keeps running without it, and isn't restarted.
 func (m *monitor) keepLease() error {
 	if err := m.bindLease(); err != nil && !errors.Is(err, ledger.ErrNotFound) {
 		return err
@@ -100,9 +100,9 @@ func (m *monitor) keepLease() error {
 	return nil
 }
 
-// findContainer finds the container's init. It is false if the container was made and never
-// started, in the task's first life. The runtime of a task in the foreground starts what it
-// has made by itself.
+// findContainer opens the container's init. A container that was created and not started is started,
+// except in the task's first life, where findContainer returns false. In the foreground the runtime
+// itself starts the container that it has created.
 func (m *monitor) findContainer() (bool, error) {
 	if !m.findInit() || !m.rec.Detached || !m.waitsForStart() {
 		return true, nil
@@ -113,8 +113,8 @@ func (m *monitor) findContainer() (bool, error) {
 	return true, m.startContainer()
 }
 
-// findInit opens the init of a life that another monitor has begun. It is false if that has
-// ended.
+// findInit opens the init of a life that another monitor has started. It returns false if the init
+// has ended.
 func (m *monitor) findInit() bool {
 	p, err := supervise.OpenProcess(m.Store.Proc, m.life.Init.PID)
 	if err != nil || !m.Store.Lives(m.life.Init) {
@@ -127,15 +127,15 @@ func (m *monitor) findInit() bool {
 	return true
 }
 
-// waitsForStart says whether the container was made and waits for its start.
+// waitsForStart reports whether the container was created and not started.
 func (m *monitor) waitsForStart() bool {
 	out, err := m.callRuntime("state", m.ID)
 	var state struct{ Status string }
 	return err == nil && json.Unmarshal([]byte(out), &state) == nil && state.Status == "created"
 }
 
-// remountRoot mounts the task's root again: the mount namespace of the monitor before was the
-// last that had it.
+// remountRoot mounts the task's root again: it was mounted only in the mount namespace of the
+// previous monitor.
 func (m *monitor) remountRoot() error {
 	if !m.remount || len(m.rec.Layers) == 0 {
 		return nil
@@ -147,7 +147,7 @@ func (m *monitor) remountRoot() error {
 	return m.mountRoot()
 }
 
-// mountRoot needs a mount namespace of this process's own.
+// mountRoot mounts the task's root. The calling thread must have its own mount namespace.
 func (m *monitor) mountRoot() error {
 	target := m.path("rootfs")
 	if m.rec.Writable {

@@ -13,25 +13,26 @@ import (
 	"github.com/berth-gpu/berth/launcher/logs"
 )
 
-// copier writes the task's output to the log and sends it to the attached clients. One
-// goroutine does all of it, on a thread that waits in poll; other goroutines use call.
+// copier writes the task's output to the log and sends it to the attached clients. One goroutine
+// copies, on a thread that waits in poll; other goroutines use call.
 //
-// The content of a pipe is duplicated (tee), logged, and only then consumed. A monitor that
-// is killed at any moment therefore loses no output: it is in the log or still in the pipe.
-// The next monitor may log one piece twice.
+// The content of a pipe is duplicated (tee), logged, and only then consumed. Output is therefore
+// never lost when the monitor is killed: it is in the log or still in the pipe. The next monitor may
+// log one piece twice.
 type copier struct {
 	log      *logs.Writer
 	send     func(logs.Stream, []byte)
 	sources  []source
-	todo     chan func()
+	calls    chan func()
 	wakePipe [2]int // a pipe
 	teePipe  [2]int // a pipe for copies (tee) of the others' content
 	buf      []byte
-	full     bool // the log couldn't be written
-	// callers want something of the copier's goroutine, and since when they wait.
+	full     bool // the last write to the log has failed
+	// callers is the number of goroutines that wait in call, and waiting since when throttle has seen
+	// one, zero without one.
 	callers    atomic.Int32
-	since      time.Time
-	viewerGone atomic.Bool // nobody looks any more
+	waiting    time.Time
+	viewerGone atomic.Bool // the attached berth run has ended
 }
 
 // source is a pipe that the task writes to, or its terminal.
@@ -45,19 +46,19 @@ type source struct {
 const (
 	// pieceSize is how much is copied at once: what a pipe of few pages can hold.
 	pieceSize = 16 << 10
-	// pipeSize is how much a task can write while nobody reads.
+	// pipeSize is how many bytes a task can write before the copier reads them.
 	pipeSize = 1 << 20
 )
 
 func newCopier(log *logs.Writer, send func(logs.Stream, []byte)) (*copier, error) {
-	c := &copier{log: log, send: send, todo: make(chan func()), buf: make([]byte, max(pieceSize, os.Getpagesize()))}
+	c := &copier{log: log, send: send, calls: make(chan func()), buf: make([]byte, max(pieceSize, os.Getpagesize()))}
 	for _, pipe := range []*[2]int{&c.wakePipe, &c.teePipe} {
 		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 			return nil, fmt.Errorf("make a pipe for output: %w", err)
 		}
 	}
-	// With as many pages as there is room in buf, no page is ever seen in part: of a
-	// packet, which is at most a page, the rest would be lost.
+	// The pipe gets as many pages as fit into buf. tee then duplicates whole pages only: the rest of a
+	// packet (O_DIRECT), which is at most a page, would be lost.
 	if _, err := unix.FcntlInt(uintptr(c.teePipe[1]), unix.F_SETPIPE_SZ, len(c.buf)); err != nil {
 		return nil, fmt.Errorf("make a pipe for output: %w", err)
 	}
@@ -79,44 +80,45 @@ func (c *copier) call(f func()) {
 			break
 		}
 	}
-	c.todo <- call
+	c.calls <- call
 	<-done
 }
 
-// throttle waits a little for who looks at a gang, and is too slow for what it writes:
-// meanwhile the pipes fill, and the task waits, too. The end of a task isn't held up for long.
+// throttle pauses while the attached berth run of a gang lags behind. The task's pipes fill
+// meanwhile, so the task waits too. It returns false once that berth run has ended, or if another
+// goroutine has waited in call for killTimeout, so that it doesn't delay a task's end for longer.
 func (c *copier) throttle() bool {
 	const pause = 5 * time.Millisecond
 	switch {
 	case c.viewerGone.Load():
 		return false
 	case c.callers.Load() == 0:
-		c.since = time.Time{}
-	case c.since.IsZero():
-		c.since = time.Now()
-	case time.Since(c.since) > killTimeout:
+		c.waiting = time.Time{}
+	case c.waiting.IsZero():
+		c.waiting = time.Now()
+	case time.Since(c.waiting) > killTimeout:
 		return false
 	}
 	time.Sleep(pause)
 	return true
 }
 
-// addPipe adds the pipe at path, which is opened at both ends: it never ends.
+// addPipe adds the FIFO at path. It is opened for reading and writing, so it has no end of file.
 func (c *copier) addPipe(s logs.Stream, path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	// Where it isn't allowed the pipe has its usual 64 KiB.
+	// An error (fs.pipe-user-pages-soft) leaves the pipe at its default of 64 KiB.
 	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize)
 	c.call(func() { c.sources = append(c.sources, source{fd: fd, stream: s}) })
 	return nil
 }
 
-// addStream adds the reading end of a pipe, which ends when nobody can write to it.
+// addStream adds the read end of a pipe, until all write ends are closed.
 func (c *copier) addStream(s logs.Stream, from *os.File) {
 	fd := int(from.Fd())
-	_ = unix.SetNonblock(fd, true) // or else it is only read when there is something
+	_ = unix.SetNonblock(fd, true) // on an error reads still don't block, because they follow poll
 	c.call(func() { c.sources = append(c.sources, source{file: from, fd: fd, stream: s}) })
 }
 
@@ -143,13 +145,13 @@ func (c *copier) removeTerminal(master *os.File) {
 			if s.file != master {
 				return false
 			}
-			_ = unix.Close(s.fd) // a terminal that has hung up
+			_ = unix.Close(s.fd) // a duplicate
 			return true
 		})
 	})
 }
 
-// copyRest copies all that is there. When no process of the task is left, that's all.
+// copyRest copies all output that is in the pipes. It is called when no process of the task is left.
 func (c *copier) copyRest() {
 	c.call(func() {
 		for i := range c.sources {
@@ -168,11 +170,11 @@ func (c *copier) copyLoop() {
 			}
 		}
 		if _, err := unix.Poll(fds, -1); err != nil {
-			continue // interrupted
+			continue // EINTR
 		}
 		if fds[0].Revents != 0 {
 			c.runCall()
-			continue // the sources may be others now
+			continue // the call may have changed the sources
 		}
 		for i := range c.sources {
 			c.copyPiece(&c.sources[i])
@@ -180,11 +182,11 @@ func (c *copier) copyLoop() {
 	}
 }
 
-// runCall takes one call of another goroutine and runs it.
+// runCall runs one call of another goroutine.
 func (c *copier) runCall() {
 	var one [1]byte
 	if n, err := unix.Read(c.wakePipe[0], one[:]); n == 1 && err == nil {
-		(<-c.todo)()
+		(<-c.calls)()
 	}
 }
 
@@ -197,23 +199,23 @@ func (c *copier) copyPiece(s *source) bool {
 	if n <= 0 {
 		return false
 	}
-	c.writeDown(s.stream, c.buf[:n])
+	c.logPiece(s.stream, c.buf[:n])
 	for taken := 0; taken < n && !s.terminal; {
 		k, err := unix.Read(s.fd, c.buf[:n-taken])
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			break // somebody else has read from it, who may
+			break // another process has read from the pipe
 		}
 		taken += max(k, 0)
 	}
 	return true
 }
 
-// readPiece reads a piece and leaves it in its pipe. From a terminal it can only be consumed.
+// readPiece reads a piece into buf. A pipe keeps the piece, a terminal doesn't.
 func (c *copier) readPiece(s *source) int {
 	if s.terminal {
 		n, err := unix.Read(s.fd, c.buf)
 		if errors.Is(err, unix.EIO) {
-			_ = unix.Close(s.fd) // the task has let go of its terminal
+			_ = unix.Close(s.fd) // the task has closed its terminal
 			s.fd = -1
 		}
 		if err != nil {
@@ -222,8 +224,8 @@ func (c *copier) readPiece(s *source) int {
 		return n
 	}
 	n, err := unix.Tee(s.fd, c.teePipe[1], len(c.buf), unix.SPLICE_F_NONBLOCK)
-	if n == 0 && err == nil { // nobody can write to it any more
-		_ = s.file.Close() // only read from
+	if n == 0 && err == nil { // all write ends are closed
+		_ = s.file.Close() // it was only read
 		s.fd = -1
 	}
 	if n <= 0 || err != nil {
@@ -232,8 +234,8 @@ func (c *copier) readPiece(s *source) int {
 	return c.readTeed(int(n))
 }
 
-// readTeed reads all bytes from teePipe. If the task has set O_DIRECT on its pipe, each read
-// returns one packet. Bytes that stayed behind would be taken for the other stream's.
+// readTeed reads all bytes from teePipe; bytes that stay there would be logged for the other stream.
+// If the task has set O_DIRECT on its pipe, each read returns one packet.
 func (c *copier) readTeed(all int) (n int) {
 	for n < all {
 		k, err := unix.Read(c.teePipe[0], c.buf[n:])
@@ -241,16 +243,16 @@ func (c *copier) readTeed(all int) (n int) {
 			continue
 		}
 		if err != nil || k == 0 {
-			break // there is never less than tee said
+			break // doesn't happen: tee has written that many bytes
 		}
 		n += k
 	}
 	return n
 }
 
-// writeDown logs data and sends it to the clients. If the log can't be written, the data is
-// dropped from it: the task is never blocked by a full disk.
-func (c *copier) writeDown(stream logs.Stream, data []byte) {
+// logPiece logs data and sends it to the clients. Data that can't be logged is dropped from the log,
+// so that a full disk never blocks the task.
+func (c *copier) logPiece(stream logs.Stream, data []byte) {
 	err := c.log.Write(time.Now(), stream, data)
 	if err != nil && !c.full {
 		logOwn(os.Stderr, err)

@@ -7,27 +7,29 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/cpulist"
 )
 
-// setCPUs keeps a container that wasn't started yet on the CPUs of a list; "" are all. Its
-// runtime isn't kept there: it would wait for the others of a gang that are made on the same.
+// setCPUs restricts the init of a container that wasn't started yet to the CPUs of a list in list
+// format; "" means all. The runtime that has created the container isn't restricted: the runtimes of
+// a gang's ranks would compete for the same CPUs.
 func setCPUs(list, proc string, pid int) error {
 	if list == "" {
 		return nil
 	}
-	var set unix.CPUSet
-	for word := range strings.SplitSeq(list, ",") {
-		n, err := strconv.Atoi(word)
-		if err != nil {
-			return fmt.Errorf("CPU list %q: %w", list, err)
-		}
-		set.Set(n)
+	cpus, err := cpulist.Parse(list)
+	if err != nil {
+		return err
 	}
-	// A runtime may have threads in there. One that comes meanwhile has the CPUs of the one
-	// that made it: none is left out when all that are there were kept before.
+	var set unix.CPUSet
+	for _, cpu := range cpus {
+		set.Set(cpu)
+	}
+	// The process may still be the runtime, with several threads. A new thread inherits the CPUs of
+	// its creator, so all threads are restricted once a pass finds no thread that isn't.
 	kept := map[int]bool{}
 	for before := -1; len(kept) > before; {
 		before = len(kept)

@@ -19,12 +19,12 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// gang watches over tasks that start together and end together. Each rank has a monitor of
-// its own in here, a goroutine that does for it what is done for a single task; own is that
-// of the gang's record, whose life is the process that holds the ranks' namespaces.
+// gang supervises the ranks of a gang. Each rank has a monitor, which a goroutine runs as for a
+// single task. own is the monitor of the gang's record; its init is the process that holds the ranks'
+// namespaces.
 //
-// Work that needs the mount namespace of the first thread, such as starting runtimes, is sent to
-// it by onFirstThread. The first thread executes these calls while it waits for the ranks.
+// Work that needs the mount namespace of the first thread, such as starting runtimes, is sent to that
+// thread by onFirstThread. The first thread executes these calls while it waits for the ranks.
 type gang struct {
 	own   *monitor
 	ranks []*monitor
@@ -33,19 +33,22 @@ type gang struct {
 	holder int
 	// viewerEnded is closed when the berth run of a gang in the foreground ends; nil for a detached gang.
 	viewerEnded chan struct{}
-	// viewerUnreachable: the attached berth run can no longer confirm that it has shown all output.
+	// viewerUnreachable means that the attached berth run can't confirm that it has shown all output:
+	// it has no connection to a monitor that has adopted the gang.
 	viewerUnreachable bool
-	// ports are kept from other gangs by this monitor, if it isn't the gang's first.
+	// ports is the lease of the gang's ports in a monitor that has adopted the gang. The first monitor
+	// has inherited it from the launcher.
 	ports *ranks.Leased
-	// stores are the sockets of the gang's stores.
+	// stores are the listening sockets of the gang's stores.
 	stores []*os.File
-	// network is what the gang's network came to, and silence ends what sees to it; nil
-	// without a way out.
+	// network describes the gang's network, and stopNetwork ends its background services; nil without
+	// an uplink.
 	network     *network.Network
 	stopNetwork func()
-	// guard begins to see to the host's rules, when the ranks run; nil without a way out.
+	// guard starts to maintain the host's rules. It is called when the ranks run; nil without an
+	// uplink.
 	guard func()
-	// failed is the rank that failed first, and how; nil before.
+	// failed is the rank that failed first, and its end; nil before.
 	failed *ending
 }
 
@@ -57,25 +60,25 @@ type ending struct {
 
 // runGang is Run for a gang.
 func runGang(m *monitor) (int, error) {
-	calm := raiseParallelism()
+	restore := raiseParallelism()
 	g, err := openGang(m)
 	if err != nil {
 		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
 	if m.Adopt {
-		calm()
+		restore()
 		return g.adopt()
 	}
 	if err := g.startLife(); err != nil {
 		return supervise.ExitCode(err), g.removeUnstarted(err)
 	}
-	calm()
+	restore()
 	m.reportStarted()
-	return g.giveBack(g.superviseLives())
+	return g.finish(g.superviseLives())
 }
 
-// openGang opens the ranks.
+// openGang prepares this process and opens a monitor for each rank.
 func openGang(m *monitor) (*gang, error) {
 	g := &gang{own: m, calls: make(chan func())}
 	if err := m.becomeSubreaper(); err != nil {
@@ -103,14 +106,14 @@ func openGang(m *monitor) (*gang, error) {
 		g.viewerEnded = make(chan struct{})
 		go func() {
 			var one [1]byte
-			_, _ = m.ViewerPipe.Read(one[:]) // nothing is ever sent
+			_, _ = m.ViewerPipe.Read(one[:]) // returns when the other end is closed
 			close(g.viewerEnded)
 		}()
 	}
 	return g, nil
 }
 
-// openRank makes a rank's monitor.
+// openRank opens the monitor of a rank.
 func (g *gang) openRank(i int, id string) (*monitor, error) {
 	m := g.own
 	o := Options{Store: m.Store, ID: id, Adopt: m.Adopt}
@@ -118,7 +121,7 @@ func (g *gang) openRank(i int, id string) (*monitor, error) {
 		o.Lock = m.Locks[i]
 	}
 	r, err := openTask(o)
-	// A sweep of another process holds the lock for a moment.
+	// A sweep of another process may hold the lock for a moment.
 	for range 200 {
 		if !m.Adopt || !errors.Is(err, lock.ErrBusy) {
 			break
@@ -134,7 +137,7 @@ func (g *gang) openRank(i int, id string) (*monitor, error) {
 	return r, r.openOutputs()
 }
 
-// onFirstThread has the first thread do something, while it waits for the ranks.
+// onFirstThread makes the first thread call do, and waits for the call.
 func (g *gang) onFirstThread(do func()) {
 	done := make(chan struct{})
 	g.calls <- func() { do(); close(done) }
@@ -144,7 +147,9 @@ func (g *gang) onFirstThread(do func()) {
 // callDirectly replaces onFirstThread for callers that are on the first thread.
 func callDirectly(do func()) { do() }
 
-// forEachRank does something for all ranks at once. The error is that of the first rank that failed.
+// forEachRank calls do for all ranks concurrently, and waits. It returns the error of the lowest rank
+// that failed. Meanwhile it stops the ranks when the gang is stopped, times out, or has lost the
+// process that waits for its start.
 func (g *gang) forEachRank(do func(*monitor) error) error {
 	errs := make([]error, len(g.ranks))
 	var all sync.WaitGroup
@@ -155,7 +160,7 @@ func (g *gang) forEachRank(do func(*monitor) error) error {
 	}
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
-	viewerEnded, look := g.viewerEnded, time.NewTicker(wantedInterval)
+	viewerEnded, look := g.viewerEnded, time.NewTicker(starterCheckInterval)
 	defer look.Stop()
 	var timeout <-chan time.Time
 	if limit := time.Duration(g.own.rec.Timeout); limit > 0 {
@@ -165,17 +170,17 @@ func (g *gang) forEachRank(do func(*monitor) error) error {
 		select {
 		case call := <-g.calls:
 			call()
-		case <-g.own.server.signals: // signals are the ranks' own
+		case <-g.own.server.signals: // signals go to ranks, not to the gang
 		case reason := <-g.own.endRequests:
 			g.stopRanks(reason)
 		case <-viewerEnded:
 			viewerEnded = nil
 			g.viewerDied()
 		case <-timeout:
-			g.stopRanks(fmt.Sprintf("its time of %v was over", time.Duration(g.own.rec.Timeout)))
+			g.stopRanks(supervise.TimeoutReason(time.Duration(g.own.rec.Timeout)))
 		case <-look.C:
-			if !g.own.isWanted() {
-				g.stopRanks(errUnwanted.Error())
+			if !g.own.starterWaits() {
+				g.stopRanks(errStarterGone.Error())
 			}
 		case <-done:
 			for _, err := range errs {
@@ -188,11 +193,11 @@ func (g *gang) forEachRank(do func(*monitor) error) error {
 	}
 }
 
-// wantedInterval is how often forEachRank checks whether the process that asked for the gang
-// still waits: a rank that runs can delay the start of another.
-const wantedInterval = 200 * time.Millisecond
+// starterCheckInterval is how often forEachRank checks whether the process that has started the gang
+// still waits: ranks that run already can delay the start of others.
+const starterCheckInterval = 200 * time.Millisecond
 
-// startLife makes all containers, and then starts all.
+// startLife creates all containers and then starts all of them.
 func (g *gang) startLife() error {
 	defer raiseParallelism()()
 	m := g.own
@@ -215,8 +220,8 @@ func (g *gang) startLife() error {
 	switch {
 	case m.ending:
 		return errors.New(m.reason)
-	case !m.isWanted():
-		return errUnwanted
+	case !m.starterWaits():
+		return errStarterGone
 	}
 	if err := g.startAll(); err != nil {
 		return err
@@ -227,8 +232,8 @@ func (g *gang) startLife() error {
 	return nil
 }
 
-// startAll starts all containers: one after another where that takes no time, for a rank that
-// was started wants the processors that the next one's start would wait for.
+// startAll starts all containers. Those that start without the runtime are started first, one after
+// the other: ranks that run compete for CPUs with the start of the others.
 func (g *gang) startAll() error {
 	begun := map[*monitor]bool{}
 	for _, r := range g.ranks {
@@ -245,7 +250,7 @@ func (g *gang) startAll() error {
 	})
 }
 
-// wrapError says of which rank an error is.
+// wrapError adds the rank's name to an error.
 func (m *monitor) wrapError(err error) error {
 	if err == nil {
 		return nil
@@ -253,9 +258,9 @@ func (m *monitor) wrapError(err error) error {
 	return fmt.Errorf("%s: %w", m.rec.Member.Name(), err)
 }
 
-// raiseParallelism has this process, which is kept small, use a few processors and collect nothing below
-// 16 MB for the moment in which it makes a gang.
-func raiseParallelism() (calm func()) {
+// raiseParallelism lets this process use several CPUs and collect garbage less often, until restore
+// is called: MonitorEnvironment keeps monitors small, which would slow down the start of a gang.
+func raiseParallelism() (restore func()) {
 	const most, lazily = 4, 400
 	procs, percent := runtime.GOMAXPROCS(min(runtime.NumCPU(), most)), debug.SetGCPercent(lazily)
 	return func() {
@@ -264,9 +269,9 @@ func raiseParallelism() (calm func()) {
 	}
 }
 
-// makeAll makes all containers, and connects the network. That waits for the kernel more than
-// it computes, and containers need it when they start; so both happen at the same time, unless
-// one has a hook or a variable of the network's.
+// makeAll creates all containers and connects the network. Both happen concurrently, because the
+// network is mostly waiting for the kernel and is needed only when the containers start. A rank with
+// NetworkFirst needs the network already when its container is created.
 func (g *gang) makeAll() error {
 	if slices.ContainsFunc(g.ranks, func(r *monitor) bool { return r.rec.Member.NetworkFirst }) {
 		if err := g.connectNetwork(); err != nil {
@@ -283,8 +288,8 @@ func (g *gang) makeAll() error {
 	return err
 }
 
-// sealRuntime gets the runtime ready to make all containers: each time the kernel waits for all of
-// its processors.
+// sealRuntime seals the runtime's program once for all ranks: each time the kernel waits for all
+// processors.
 func (g *gang) sealRuntime() (done func()) {
 	program := ociruntime.Seal(g.own.rec.Runtime)
 	for _, r := range g.ranks {
@@ -298,7 +303,7 @@ func (g *gang) sealRuntime() (done func()) {
 	}
 }
 
-// superviseLives goes from life to life, and returns how the last one ended.
+// superviseLives supervises one life after the other, and returns the end of the last one.
 func (g *gang) superviseLives() tasks.Exit {
 	for {
 		exit := g.superviseRanks()
@@ -309,7 +314,7 @@ func (g *gang) superviseLives() tasks.Exit {
 	}
 }
 
-// superviseRanks waits until all ranks have ended, and ends the others when one fails.
+// superviseRanks waits until all ranks have ended. When one fails, it stops the others.
 func (g *gang) superviseRanks() tasks.Exit {
 	m := g.own
 	ends, gone := make(chan ending), make(chan struct{})
@@ -342,9 +347,9 @@ func (g *gang) superviseRanks() tasks.Exit {
 			left--
 		case call := <-g.calls:
 			call()
-		case <-m.server.signals: // as before
+		case <-m.server.signals: // as in forEachRank
 		case <-timeout:
-			g.stopRanks(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
+			g.stopRanks(supervise.TimeoutReason(time.Duration(m.rec.Timeout)))
 		case reason := <-m.endRequests:
 			g.stopRanks(reason)
 		case <-viewerEnded:
@@ -355,7 +360,7 @@ func (g *gang) superviseRanks() tasks.Exit {
 	return g.exitOfLife()
 }
 
-// stopOthersAfter ends the others for a rank that has failed first.
+// stopOthersAfter stops the other ranks if e is the first failure.
 func (g *gang) stopOthersAfter(e ending) {
 	if e.exit.Code == 0 || g.failed != nil {
 		return
@@ -372,7 +377,7 @@ func (g *gang) endOthers() {
 	}
 }
 
-// stopRanks asks all ranks to end, and there will be no other life.
+// stopRanks stops all ranks. No other life follows.
 func (g *gang) stopRanks(reason string) {
 	g.own.ending, g.own.reason = true, reason
 	for _, r := range g.ranks {
@@ -380,7 +385,7 @@ func (g *gang) stopRanks(reason string) {
 	}
 }
 
-// viewerDied ends all ranks of a gang in the foreground that nobody looks at any more.
+// viewerDied stops a gang in the foreground whose berth run has ended.
 func (g *gang) viewerDied() {
 	for _, r := range g.ranks {
 		r.out.viewerGone.Store(true)
@@ -388,12 +393,12 @@ func (g *gang) viewerDied() {
 	g.stopRanks("its berth run was killed")
 }
 
-// recordRankEnd records a rank's output and end, removes its container, and kills the processes
-// that it left behind.
+// recordRankEnd logs a rank's remaining output, removes its container, kills processes that are left
+// in its cgroup, and records its end.
 func (m *monitor) recordRankEnd(exit tasks.Exit) {
 	m.recordEndOfLife(exit)
 	err := m.removeCgroupAndLease()
-	if err == nil && m.runtime.Knows(m.ID) { // a runtime that was cut off, of whose container nothing is left
+	if err == nil && m.runtime.Knows(m.ID) { // left by a runtime that was killed
 		err = os.RemoveAll(filepath.Join(m.runtime.Root, m.ID))
 	}
 	if err != nil {
@@ -402,7 +407,7 @@ func (m *monitor) recordRankEnd(exit tasks.Exit) {
 	m.logError(m.Store.WriteExit(m.ID, exit))
 }
 
-// exitOfLife is how a life of the gang ended: with the code of the rank that failed first.
+// exitOfLife returns the end of a life of the gang, with the code of the rank that failed first.
 func (g *gang) exitOfLife() tasks.Exit {
 	m := g.own
 	e := tasks.Exit{
@@ -427,7 +432,7 @@ func (g *gang) exitOfLife() tasks.Exit {
 	return e
 }
 
-// recordEndOfLife writes down how a life of the gang ended, and removes what it shared.
+// recordEndOfLife records the end of a life of the gang, and removes its namespaces and network.
 func (g *gang) recordEndOfLife(exit tasks.Exit) {
 	m := g.own
 	m.life.Ended = &exit

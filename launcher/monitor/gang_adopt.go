@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// adopt goes on where a gang's monitor was killed.
+// adopt takes over a gang whose monitor was killed.
 func (g *gang) adopt() (int, error) {
 	m := g.own
 	life, err := m.Store.Life(m.ID)
@@ -16,7 +16,7 @@ func (g *gang) adopt() (int, error) {
 		return supervise.CodeFailed, err
 	}
 	if exit, err := m.Store.Exit(m.ID); err != nil || exit != nil || life == nil || life.BootID != m.bootID() {
-		m.report("started " + m.ID) // there is nothing to watch over
+		m.report("started " + m.ID) // nothing is left to supervise
 		return 0, err
 	}
 	m.life, m.remount = *life, true
@@ -25,26 +25,26 @@ func (g *gang) adopt() (int, error) {
 		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
-	g.lookForViewer()
-	whole, err := g.findRanks()
+	g.watchViewer()
+	complete, err := g.findRanks()
 	if err != nil {
 		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
 	m.logError(m.Store.WriteLife(m.ID, m.life))
 	switch {
-	case m.life.Ended == nil && whole:
+	case m.life.Ended == nil && complete:
 		m.reportStarted()
-		return g.giveBack(g.superviseLives())
+		return g.finish(g.superviseLives())
 	case m.life.Ended == nil && m.life.Restarts == 0:
 		return supervise.CodeFailed, g.removeUnstarted(errors.New("its monitor was killed before it had started"))
 	}
 	return g.continueAfterLife()
 }
 
-// lookForViewer has the gang end with the berth run that looks at it, which had a pipe to the
-// monitor before.
-func (g *gang) lookForViewer() {
+// watchViewer makes the gang end with the berth run that is attached to it. The pipe between them
+// has ended with the previous monitor.
+func (g *gang) watchViewer() {
 	viewer := g.own.rec.Gang.Viewer
 	if viewer.PID == 0 {
 		return
@@ -60,8 +60,8 @@ func (g *gang) lookForViewer() {
 	p.Close()
 }
 
-// continueAfterLife begins where a life had ended, or was cut off before it had begun: what was made of
-// the next is of no use.
+// continueAfterLife restarts or ends a gang whose life has ended, or whose next life wasn't completely
+// started. What was created for the next life is removed.
 func (g *gang) continueAfterLife() (int, error) {
 	m := g.own
 	exit := tasks.Exit{
@@ -74,37 +74,38 @@ func (g *gang) continueAfterLife() (int, error) {
 	m.reportStarted()
 	m.logError(g.endHolder())
 	m.logError(m.killProcesses())
-	g.removeRemains(exit)
-	// The kernel kills whatever is started right into a cgroup that was killed once.
-	m.logError(m.tree.RemoveAll(m.rec.Cgroup))
+	g.recordUnfinishedRanks(exit)
+	// After a write to cgroup.kill the kernel kills every process that is started right into the cgroup.
+	m.logError(m.cgroups.RemoveAll(m.rec.Cgroup))
 	if m.willRestart(exit) && g.startNextLife(&exit) {
-		return g.giveBack(g.superviseLives())
+		return g.finish(g.superviseLives())
 	}
-	return g.giveBack(exit)
+	return g.finish(exit)
 }
 
-// findRanks finds the processes of a life. It isn't whole if a rank's container wasn't made or
-// wasn't started.
-func (g *gang) findRanks() (whole bool, err error) {
+// findRanks finds the processes of a life. complete is false if the container of a rank wasn't
+// created or wasn't started.
+func (g *gang) findRanks() (complete bool, err error) {
 	m := g.own
 	if m.findInit() {
 		g.holder = m.init.PID
 		m.logError(g.adoptNetwork())
 	}
-	whole = true
+	complete = true
 	for _, r := range g.ranks {
-		r.onRootThread = callDirectly // nobody serves calls yet
+		r.onRootThread = callDirectly // this is the first thread
 		found, err := g.rejoinRank(r)
 		if err != nil {
 			return false, err
 		}
-		whole = whole && found
+		complete = complete && found
 		r.onRootThread = g.onFirstThread
 	}
-	return whole, nil
+	return complete, nil
 }
 
-// rejoinRank finds a rank's process, or how it has ended.
+// rejoinRank finds a rank's process or its end. found is false if its container wasn't created or
+// wasn't started in the gang's current life.
 func (g *gang) rejoinRank(r *monitor) (found bool, err error) {
 	life, err := r.Store.Life(r.ID)
 	if err != nil || life == nil || life.Restarts != g.own.life.Restarts {
@@ -122,14 +123,15 @@ func (g *gang) rejoinRank(r *monitor) (found bool, err error) {
 		return true, nil
 	}
 	r.life.Monitor = r.self
-	if found = r.rejoinGang(); found {
+	if found = r.findStartedContainer(); found {
 		r.logError(r.Store.WriteLife(r.ID, r.life))
 	}
 	return found, nil
 }
 
-// rejoinGang finds the container of a rank again. A rank's container is never started alone.
-func (m *monitor) rejoinGang() (started bool) {
-	m.known, m.life.Ended = m.life.Ended, nil // what such a life left wasn't removed yet
-	return m.known != nil || !m.findInit() || !m.waitsForStart()
+// findStartedContainer opens the container's init, and reports whether the container was started.
+// Unlike findContainer it starts nothing: the ranks of a gang start together.
+func (m *monitor) findStartedContainer() (started bool) {
+	m.recordedExit, m.life.Ended = m.life.Ended, nil // superviseLife returns it, and removes what is left
+	return m.recordedExit != nil || !m.findInit() || !m.waitsForStart()
 }

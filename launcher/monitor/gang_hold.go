@@ -20,16 +20,16 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// startHolder starts the process that holds the namespaces of a life. It is pid 1 among the ranks,
-// so the kernel ends them when it dies.
+// startHolder starts the holder, the process that holds the namespaces of a life. It is pid 1 of the
+// ranks' PID namespace, so the kernel kills the ranks when it ends.
 //
-// The process is catatonit -P: it reaps orphans, and nothing of the host is to be had from
-// it. Its root has nothing but its program, on a read-only mount. It keeps this process's
-// capabilities, more than any rank can have, so the kernel lets no rank trace it. A rank's
-// root can end it with SIGTERM, and the gang with it.
+// The holder is catatonit -P, which reaps orphans. It exposes nothing of the host: its root contains
+// only its program, on a read-only mount. It keeps this process's capabilities, more than any rank can
+// have, so the kernel lets no rank trace it. A rank's root can end it with SIGTERM, and the gang with
+// it.
 func (g *gang) startHolder() error {
 	m := g.own
-	if err := m.tree.CreateTask(m.rec.Cgroup); err != nil {
+	if err := m.cgroups.CreateTask(m.rec.Cgroup); err != nil {
 		return err
 	}
 	program, err := holderProgram(m.rec.Gang.Holder)
@@ -40,34 +40,34 @@ func (g *gang) startHolder() error {
 	if m.rec.Gang.Network != "host" {
 		flags |= unix.CLONE_NEWNET
 	}
-	// systemd's shutdown spares processes whose first argument begins with "@"
-	// (https://systemd.io/ROOT_STORAGE_DAEMONS). Its SIGTERM is for the ranks, which can
-	// write a checkpoint then; catatonit would exit at once.
+	// systemd's shutdown sends no SIGTERM to processes whose first argument begins with "@"
+	// (https://systemd.io/ROOT_STORAGE_DAEMONS). catatonit would exit at once; the ranks need the time
+	// to write a checkpoint.
 	cmd := &exec.Cmd{
 		Path: "/catatonit", Args: []string{"@catatonit", "-P"}, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: uintptr(flags), Setsid: true},
 	}
 	err = startInEmptyRoot(cmd, m.path("rootfs"), program, func() error {
-		_, err := ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
+		_, err := ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.cgroups.StartRuntime(cmd, m.rec.Cgroup) })
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("start %s: %w", program, err)
 	}
 	pid := cmd.Process.Pid
-	_ = cmd.Process.Release() // it is collected with the others
+	_ = cmd.Process.Release() // the reaper collects it
 	if m.init, err = supervise.OpenProcess(m.Store.Proc, pid); err != nil {
 		return err
 	}
 	g.holder, m.initEnd = pid, m.reaper.await(pid)
 	if err := os.WriteFile(m.path("bundle/pid"), []byte(strconv.Itoa(g.holder)), 0o600); err != nil {
-		return fmt.Errorf("note the process that holds the namespaces: %w", err)
+		return fmt.Errorf("record the process that holds the namespaces: %w", err)
 	}
 	return g.linkNamespaces()
 }
 
-// holderProgram is the program of a record. Those of older versions name a program that is
-// gone.
+// holderProgram returns the holder's program. Records of older versions name a program that no longer
+// exists.
 func holderProgram(recorded string) (string, error) {
 	if filepath.Base(recorded) == "catatonit" {
 		return recorded, nil
@@ -75,8 +75,8 @@ func holderProgram(recorded string) (string, error) {
 	return catatonit.Find()
 }
 
-// startInEmptyRoot has start start cmd in a mount namespace that contains nothing but the
-// static program, at cmd.Path. dir is a directory to mount on. Start's paths are the host's.
+// startInEmptyRoot calls start, which starts cmd, in a mount namespace that contains nothing but the
+// static program at cmd.Path. dir is a directory to mount on. start itself sees the host's files.
 func startInEmptyRoot(cmd *exec.Cmd, dir, program string, start func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -98,8 +98,8 @@ func startInEmptyRoot(cmd *exec.Cmd, dir, program string, start func() error) er
 	return <-done
 }
 
-// mountEmptyRoot mounts a read-only file system at dir, in a mount namespace of the calling
-// thread, that has the program at one path and nothing else.
+// mountEmptyRoot mounts a read-only file system at dir that contains only the program, at the path at,
+// in a new mount namespace of the calling thread.
 func mountEmptyRoot(dir, program, at string) error {
 	if err := overlay.UnshareMounts(); err != nil {
 		return err
@@ -135,7 +135,7 @@ func leaveHostMounts(dir string) error {
 	return nil
 }
 
-// linkNamespaces has the namespaces be where the ranks' containers look for them: ns, a link.
+// linkNamespaces points the link ns to the holder's namespaces, where the ranks' specs have them.
 func (g *gang) linkNamespaces() error {
 	const link, fresh = "ns", "ns.new"
 	if err := os.Remove(g.own.path(fresh)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -147,8 +147,7 @@ func (g *gang) linkNamespaces() error {
 	return os.Rename(g.own.path(fresh), g.own.path(link))
 }
 
-// endHolder ends the process that holds the namespaces, and with it all ranks, and removes the
-// network.
+// endHolder kills the holder, and with it all ranks, and removes the network.
 func (g *gang) endHolder() error {
 	m := g.own
 	if g.holder != 0 {
@@ -160,8 +159,8 @@ func (g *gang) endHolder() error {
 	return g.disconnectNetwork()
 }
 
-// awaitHolder waits for the end of all who share the namespaces: the kernel ends the others
-// before their first process is gone.
+// awaitHolder waits until the holder is gone. The kernel kills all other processes of its PID
+// namespace before.
 func (g *gang) awaitHolder() {
 	m := g.own
 	select {
@@ -173,8 +172,8 @@ func (g *gang) awaitHolder() {
 	g.holder = 0
 }
 
-// mountShared makes a new /dev/shm for the gang's next life, and mounts again what went with the
-// monitor before.
+// mountShared mounts a new /dev/shm for the gang's next life. After an adoption it also mounts the
+// roots, which were mounted only in the mount namespace of the previous monitor.
 func (g *gang) mountShared() error {
 	m := g.own
 	if m.remount {
@@ -194,7 +193,7 @@ func (g *gang) mountShared() error {
 	return overlay.MountShm(m.path("shm"), m.rec.Gang.Shm)
 }
 
-// unmountShared lets go of the gang's /dev/shm, as far as this process sees it.
+// unmountShared unmounts the gang's /dev/shm in this mount namespace.
 func (g *gang) unmountShared() error {
 	at := g.own.path("shm")
 	err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -20,17 +20,17 @@ func (g *gang) startNextLife(e *tasks.Exit) bool {
 	}
 	return g.own.retryStart(e, start, func() {
 		g.recordEndOfLife(*e)
-		g.removeRemains(*e)
+		g.recordUnfinishedRanks(*e)
 	})
 }
 
-// resetRanks makes the ranks ready for another life.
+// resetRanks prepares the ranks for another life.
 func (g *gang) resetRanks() error {
 	for _, r := range g.ranks {
 		r.life = tasks.Life{Restarts: g.own.life.Restarts}
 		r.ending, r.reason = false, ""
 		select {
-		case <-r.endRequests: // it came too late for the life before
+		case <-r.endRequests: // a request that came after the end of the previous life
 		default:
 		}
 		if err := os.Remove(r.path("exit.json")); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -40,9 +40,9 @@ func (g *gang) resetRanks() error {
 	return g.mountShared()
 }
 
-// removeRemains removes the containers of ranks that nobody has seen the end of. What holds
-// their namespaces is gone, and so are they.
-func (g *gang) removeRemains(exit tasks.Exit) {
+// recordUnfinishedRanks records exit for all ranks whose end wasn't recorded, and removes their
+// containers. The holder must have ended, so that they have no processes.
+func (g *gang) recordUnfinishedRanks(exit tasks.Exit) {
 	for _, r := range g.ranks {
 		r.onRootThread = callDirectly
 		r.init.Close()
@@ -77,9 +77,9 @@ func (g *gang) removeUnstarted(cause error) error {
 	return err
 }
 
-// giveBack gives back everything of a gang that has ended, as soon as whoever looks at it has
-// seen all of its output.
-func (g *gang) giveBack(exit tasks.Exit) (int, error) {
+// finish releases everything of a gang that has ended, and records its end or removes it. It waits
+// until the attached berth run has read all output.
+func (g *gang) finish(exit tasks.Exit) (int, error) {
 	m := g.own
 	m.server.gangEnded(exit.Code)
 	g.awaitViewer()
@@ -116,7 +116,7 @@ func (g *gang) awaitViewer() {
 		return
 	}
 	limit := viewerTimeout
-	if g.own.Store.Stopped(g.own.ID) { // and somebody waits for the end
+	if g.own.Store.Stopped(g.own.ID) { // a berth stop waits for the end
 		limit = killTimeout
 	}
 	select {

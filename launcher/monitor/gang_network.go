@@ -13,7 +13,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 )
 
-// connectNetwork makes the gang's network, and the files in which its ranks look for names.
+// connectNetwork creates the gang's network, writes its ranks' /etc/hosts and /etc/resolv.conf, and
+// opens its stores.
 func (g *gang) connectNetwork() error {
 	const loopback = "127.0.0.1"
 	m := g.own
@@ -26,24 +27,25 @@ func (g *gang) connectNetwork() error {
 	}
 	defer ns.Close()
 	n, err := network.Connect(context.Background(), network.Options{
-		Gang: m.ID, NetNS: ns, Out: g.wayOut(), State: m.Store.State, Host: g.networkHost(),
+		Gang: m.ID, NetNS: ns, Out: g.hasUplink(), State: m.Store.State, Host: g.networkHost(),
 	})
 	if err != nil {
 		return err
 	}
 	address := loopback
-	if n.Address.IsValid() && g.wayOut() {
+	if n.Address.IsValid() && g.hasUplink() {
 		address = n.Address.Addr().String()
 	}
 	g.network = &n
 	return errors.Join(g.writeNames(address, n.Resolver), g.maintainNetwork(), g.offerStores(address))
 }
 
-// networkHost is where the network is connected to, whose programs end as this process's children.
+// networkHost returns the host side of the network. Programs are run by the reaper, because this
+// process is a subreaper.
 func (g *gang) networkHost() network.Host { return network.Host{RunCommand: g.own.reaper.run} }
 
-// wayOut says whether the gang's network has an interface of the host's besides.
-func (g *gang) wayOut() bool {
+// hasUplink reports whether the gang's network is connected to the host's.
+func (g *gang) hasUplink() bool {
 	kind := g.own.rec.Gang.Network
 	return kind == "private" || kind == "rdma"
 }
@@ -55,18 +57,19 @@ func (g *gang) disconnectNetwork() error {
 		g.stopNetwork()
 		g.stopNetwork = nil
 	}
-	if !g.wayOut() {
+	if !g.hasUplink() {
 		return nil
 	}
 	ctx := context.Background()
 	return errors.Join(network.Disconnect(ctx, g.own.ID), network.RestoreHost(ctx, g.own.Store.State, g.networkHost()))
 }
 
-// writeNames writes at which address the ranks are, and who knows other names if the task wasn't
-// told so. The files are changed in place, for the ranks have them bound.
+// writeNames writes the ranks' /etc/hosts and /etc/resolv.conf, with the ranks' names at address, and
+// resolver unless the options name a DNS server. The files are changed in place, because the ranks
+// have bind mounts of them.
 func (g *gang) writeNames(address string, resolver []byte) error {
 	if err := os.WriteFile(g.own.path(addressFile), []byte(address), 0o600); err != nil {
-		return fmt.Errorf("note the gang's address: %w", err)
+		return fmt.Errorf("record the gang's address: %w", err)
 	}
 	hosts, err := g.originalFile("hosts")
 	if err != nil {
@@ -83,10 +86,10 @@ func (g *gang) writeNames(address string, resolver []byte) error {
 	return errors.Join(g.writeNameFile("hosts", hosts), g.writeNameFile("resolv.conf", asked))
 }
 
-// addressFile is where the ranks are.
+// addressFile has the ranks' IP address.
 const addressFile = "files/address"
 
-// originalFile is a file as the launcher has made it, of which a copy is kept.
+// originalFile returns a file as the launcher has written it. The first call makes a copy.
 func (g *gang) originalFile(name string) ([]byte, error) {
 	kept := g.own.path("files/" + name + ".given")
 	text, err := os.ReadFile(kept)
@@ -106,14 +109,14 @@ func (g *gang) writeNameFile(name string, text []byte) error {
 	return nil
 }
 
-// networkFile is what the gang's network came to, for the next monitor.
+// networkFile describes the gang's network, for a monitor that adopts the gang.
 const networkFile = "files/network.json"
 
-// maintainNetwork has this process see to the gang's network: what the gang asks the host's resolver is
-// passed on where that listens out of its reach. That the host's rules stay as they have to be
-// is looked at as soon as guard is called.
+// maintainNetwork starts the background services of the gang's network. DNS queries are relayed if
+// the host's resolver can't be reached from the gang. g.guard, which the caller calls once the ranks
+// run, starts to keep the host's rules.
 func (g *gang) maintainNetwork() error {
-	if !g.wayOut() || g.network == nil {
+	if !g.hasUplink() || g.network == nil {
 		return nil
 	}
 	text, err := json.Marshal(g.network)
@@ -140,12 +143,13 @@ func (g *gang) maintainNetwork() error {
 	return err
 }
 
-// adoptNetwork takes over what the monitor before did for the gang's network.
+// adoptNetwork takes over ports, stores and network services from the previous monitor.
 func (g *gang) adoptNetwork() error {
 	return errors.Join(g.keepPorts(), g.reopenStores(), g.restoreNetworkServices())
 }
 
-// keepPorts keeps a gang's ports from others. Another gang may have got them in between.
+// keepPorts leases the gang's ports again. Another gang may have leased them meanwhile, which is an
+// error.
 func (g *gang) keepPorts() error {
 	p := g.own.rec.Gang.Ports
 	if p.Count == 0 {
@@ -156,7 +160,7 @@ func (g *gang) keepPorts() error {
 	return err
 }
 
-// reopenStores opens the gang's stores, but for those that are still served.
+// reopenStores opens the gang's stores, except those that a process still serves.
 func (g *gang) reopenStores() error {
 	address, err := os.ReadFile(g.own.path(addressFile))
 	if err != nil {
@@ -165,9 +169,9 @@ func (g *gang) reopenStores() error {
 	return g.offerStores(string(address))
 }
 
-// restoreNetworkServices goes on with what the monitor before did.
+// restoreNetworkServices starts maintainNetwork and guard for the network of a previous monitor.
 func (g *gang) restoreNetworkServices() error {
-	if !g.wayOut() {
+	if !g.hasUplink() {
 		return nil
 	}
 	text, err := os.ReadFile(g.own.path(networkFile))

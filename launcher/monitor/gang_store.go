@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// offerStores has the stores of a gang be reachable in its network: each is a listening socket, and
-// a process that serves it as soon as somebody comes. Most gangs never ask for one.
+// offerStores opens a listening socket in the gang's network for each store. The process that serves
+// a store is started with the first connection, because most gangs never use one.
 func (g *gang) offerStores(address string) error {
 	at, err := netip.ParseAddr(address)
 	if err != nil || !at.Is4() {
@@ -25,7 +25,7 @@ func (g *gang) offerStores(address string) error {
 	}
 	for _, s := range g.own.rec.Gang.Stores {
 		l, err := g.openStoreSocket(at, s.Port)
-		if errors.Is(err, unix.EADDRINUSE) { // another gang's, in the host's network, or one that goes on
+		if errors.Is(err, unix.EADDRINUSE) { // another gang's in the host's network, or already served
 			g.own.logError(err)
 			continue
 		}
@@ -38,7 +38,7 @@ func (g *gang) offerStores(address string) error {
 	return nil
 }
 
-// openStoreSocket opens a socket in the gang's network.
+// openStoreSocket opens a listening socket in the gang's network.
 func (g *gang) openStoreSocket(at netip.Addr, port int) (l *os.File, err error) {
 	listen := func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -83,13 +83,13 @@ func (g *gang) serveFirstClient(l *os.File, s tasks.GangStore) {
 	g.onFirstThread(func() {
 		if err := g.serveStore(l, s); err != nil {
 			g.own.logError(err)
-			l.Close() // later clients are refused instead of waiting for ever
+			l.Close() // refuses later clients, which would wait for ever
 		}
 	})
 }
 
-// serveStore starts the process in the gang's cgroup, so that it ends with the gang. The process
-// itself drops to the user nobody: nobody might have no access to the program's path.
+// serveStore starts the process that serves a store, in the gang's cgroup, so that it ends with the
+// gang. It drops to the user nobody by itself, because that user may have no access to the program.
 func (g *gang) serveStore(l *os.File, s tasks.GangStore) error {
 	m := g.own
 	scopes, err := json.Marshal(s.Scopes)
@@ -100,11 +100,11 @@ func (g *gang) serveStore(l *os.File, s tasks.GangStore) error {
 		Path: m.rec.Gang.Server, Args: []string{"berth", "rendezvous", string(scopes)}, Env: []string{}, Dir: "/", ExtraFiles: []*os.File{l},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	_, err = ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
+	_, err = ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.cgroups.StartRuntime(cmd, m.rec.Cgroup) })
 	if err != nil {
 		return fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
-	return cmd.Process.Release() // it is reaped with the others
+	return cmd.Process.Release() // the reaper collects it
 }
 
 // closeStores closes the stores. A process that serves one ends with the gang's cgroup.

@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input is the task's standard input, fed by attached clients. Their bytes wait in queue, so
-// that a task that doesn't read blocks no client.
+// input is the task's standard input, written by attached clients. It is queued, so that a task that
+// doesn't read doesn't block clients until the queue is full.
 type input struct {
 	file  *os.File
 	queue chan []byte
 	over  chan struct{}
 }
 
-// maxQueuedInput is how many frames wait for a task that doesn't read.
+// maxQueuedInput is how many frames are queued for a task that doesn't read.
 const maxQueuedInput = 16
 
 func newInput(f *os.File) *input {
@@ -24,8 +24,7 @@ func newInput(f *os.File) *input {
 	return i
 }
 
-// writeQueue returns after stop, once a blocked Write has returned because the file was closed.
-// The caller of newInput closes the file.
+// writeQueue returns after stop. The caller of newInput must close the file to end a blocked Write.
 func (i *input) writeQueue() {
 	for {
 		select {
@@ -39,8 +38,8 @@ func (i *input) writeQueue() {
 
 func (i *input) stop() { close(i.over) }
 
-// enqueue adds bytes of a client to the queue. If the queue is full it waits. It returns false
-// if the client's connection was closed meanwhile.
+// enqueue adds bytes of a client to the queue, and waits while the queue is full. It returns false if
+// the client's connection was closed meanwhile.
 func (i *input) enqueue(data []byte, from *os.File) bool {
 	data = append([]byte(nil), data...)
 	for {
@@ -57,7 +56,7 @@ func (i *input) enqueue(data []byte, from *os.File) bool {
 	}
 }
 
-// hasHungUp says whether the other side of a connection is closed.
+// hasHungUp reports whether the other side of a connection is closed.
 func hasHungUp(conn *os.File) bool {
 	closed, err := isReady(conn, unix.POLLRDHUP)
 	return closed || err != nil

@@ -19,22 +19,22 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// startLife makes the container and starts it. Between the two its life is recorded, so
-// that no container runs of which nobody knows.
+// startLife creates and starts the container. The life is recorded between the two, so that every
+// running container has a record.
 func (m *monitor) startLife() error {
 	m.reaper.forget()
 	if err := m.makeContainer(); err != nil {
 		return err
 	}
-	if !m.isWanted() {
-		return errUnwanted
+	if !m.starterWaits() {
+		return errStarterGone
 	}
 	return m.startContainer()
 }
 
-var errUnwanted = errors.New("who asked for the task is gone")
+var errStarterGone = errors.New("the process that started the task has ended")
 
-// makeContainer has the container made, and records its life.
+// makeContainer creates the container and records its life.
 func (m *monitor) makeContainer() error {
 	if err := m.createContainer(); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (m *monitor) makeContainer() error {
 	if m.init, err = supervise.OpenProcess(m.Store.Proc, pid); err != nil {
 		return err
 	}
-	m.initEnd, m.known = m.reaper.await(pid), nil
+	m.initEnd, m.recordedExit = m.reaper.await(pid), nil
 	if err := setCPUs(m.rec.CPUs, cmp.Or(m.Store.Proc, "/proc"), pid); err != nil {
 		return err
 	}
@@ -57,9 +57,8 @@ func (m *monitor) makeContainer() error {
 	return errors.Join(m.Store.ReserveSpace(m.ID), m.Store.WriteLife(m.ID, m.life))
 }
 
-// startContainer starts the container that makeContainer has created. It returns
-// errDied if the container's init was killed meanwhile; waitRuntime ends a crun that would then wait
-// for ever.
+// startContainer starts the container that makeContainer has created. It returns errDied if the
+// container's init was killed meanwhile. crun then waits for ever; waitRuntime kills it.
 func (m *monitor) startContainer() error {
 	if begun, err := m.startWithoutRuntime(); begun || err != nil {
 		return err
@@ -74,8 +73,8 @@ func (m *monitor) startContainer() error {
 	return fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
 }
 
-// startWithoutRuntime is startContainer without a runtime's process (Runtime.Begin). It returns
-// false if the runtime has to be called.
+// startWithoutRuntime is startContainer without running the runtime (Runtime.StartWithoutRuntime). It
+// returns false if the runtime has to be run.
 func (m *monitor) startWithoutRuntime() (begun bool, err error) {
 	if m.initDied() {
 		return false, errDied
@@ -85,23 +84,23 @@ func (m *monitor) startWithoutRuntime() (begun bool, err error) {
 
 var errDied = errors.New("it was killed before it had started")
 
-// initDied says whether the container's init has died.
+// initDied reports whether the container's init has died.
 func (m *monitor) initDied() bool {
 	m.reaper.collect()
 	return m.initEnd.HasEnded()
 }
 
-// createContainer has the runtime make the container, in the task's cgroup from its first
-// instruction.
+// createContainer runs the runtime to create the container. The runtime is in the task's cgroup from
+// its first instruction.
 func (m *monitor) createContainer() error {
-	// runc creates bundle/.pid exclusively and renames it to bundle/pid: what a killed runc has
-	// left of it would keep every other from making the container.
+	// runc creates bundle/.pid with O_EXCL and renames it to bundle/pid. A .pid that a killed runc has
+	// left would make every later one fail.
 	for _, stale := range []string{"bundle/pid", "bundle/.pid", "bundle/log"} {
 		if err := os.Remove(m.path(stale)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
-	if err := m.tree.CreateTask(m.rec.Cgroup); err != nil {
+	if err := m.cgroups.CreateTask(m.rec.Cgroup); err != nil {
 		return err
 	}
 	words := []string{"create", "--bundle", m.path("bundle"), "--pid-file", m.path("bundle/pid")}
@@ -120,9 +119,9 @@ func (m *monitor) createContainer() error {
 		return err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio[0], stdio[1], stdio[2]
-	cmd, err = m.startRuntime(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
+	cmd, err = m.startRuntime(cmd, func(cmd *exec.Cmd) error { return m.cgroups.StartRuntime(cmd, m.rec.Cgroup) })
 	for _, f := range stdio {
-		f.Close() // the runtime has its own
+		f.Close() // the runtime has duplicates
 	}
 	if err != nil {
 		return fmt.Errorf("start %s: %w", m.runtime.Path, err)
@@ -136,8 +135,8 @@ func (m *monitor) createContainer() error {
 	return nil
 }
 
-// openStdio opens the container's standard files. The container holds both ends of its pipes:
-// writes don't fail with EPIPE, and buffered output survives the death of the monitor.
+// openStdio opens the container's standard files. The container holds both ends of its FIFOs, so that
+// writes don't fail with EPIPE, and unread output outlives the monitor.
 func (m *monitor) openStdio() (files [3]*os.File, err error) {
 	names := [3]string{os.DevNull, os.DevNull, os.DevNull}
 	if !m.rec.Terminal {
@@ -156,7 +155,7 @@ func (m *monitor) openStdio() (files [3]*os.File, err error) {
 	return files, nil
 }
 
-// sendSignal does to the container's init what the signal would do outside a container.
+// sendSignal sends a signal to the container's init, see supervise.Process.SendAsInit.
 func (m *monitor) sendSignal(sig syscall.Signal) bool {
 	if m.init != nil {
 		m.logError(m.init.SendAsInit(sig))
@@ -166,8 +165,8 @@ func (m *monitor) sendSignal(sig syscall.Signal) bool {
 
 // superviseLife supervises the container's init until it has ended.
 func (m *monitor) superviseLife() tasks.Exit {
-	if m.known != nil {
-		return *m.known
+	if m.recordedExit != nil {
+		return *m.recordedExit
 	}
 	why := supervise.Life{
 		Terms: supervise.TermsOf(m.rec, m.init.Age()),
@@ -179,7 +178,7 @@ func (m *monitor) superviseLife() tasks.Exit {
 	return m.exitOfLife()
 }
 
-// exitOfLife is how a life ended.
+// exitOfLife returns the end of a life.
 func (m *monitor) exitOfLife() tasks.Exit {
 	m.init.Close()
 	code, sig := m.init.ExitCode(m.initEnd)
@@ -190,16 +189,16 @@ func (m *monitor) exitOfLife() tasks.Exit {
 	if err := m.initEnd.Err; err != nil {
 		e.Unknown, e.Error = true, joinTexts(m.reason, "its monitor was killed, and "+err.Error())
 	}
-	e.OOM = m.tree.HasOOMKill(m.rec.Cgroup + "/container")
+	e.OOM = m.cgroups.HasOOMKill(m.rec.Cgroup + "/container")
 	return e
 }
 
-// willRestart says whether another life follows.
+// willRestart reports whether another life follows one that has ended with e.
 func (m *monitor) willRestart(e tasks.Exit) bool {
-	return !m.ending && !m.Store.Stopped(m.ID) && m.rec.Restart.Again(e.Code, m.life.Restarts)
+	return !m.ending && !m.Store.Stopped(m.ID) && m.rec.Restart.Allows(e.Code, m.life.Restarts)
 }
 
-// startNextLife starts the task again if its restart policy says so.
+// startNextLife restarts the task if its restart policy says so.
 func (m *monitor) startNextLife(e *tasks.Exit) bool {
 	start := func() error {
 		if err := m.remountRoot(); err != nil {
@@ -237,14 +236,14 @@ func (m *monitor) retryStart(e *tasks.Exit, start func() error, cleanUp func()) 
 	return false
 }
 
-// stopMarkInterval is how often the mark of a task that was stopped is looked for.
+// stopMarkInterval is how often the mark of berth stop is looked for between two lives.
 const stopMarkInterval = 100 * time.Millisecond
 
-// waitToRestart waits before the next life; it is false if there is to be none.
+// waitToRestart pauses before the next life. It returns false if the task was stopped meanwhile.
 func (m *monitor) waitToRestart(lived time.Duration) bool {
 	end := time.NewTimer(m.backoff.Next(lived))
 	defer end.Stop()
-	// berth stop can't signal a task that has no process: it leaves a mark.
+	// Between two lives there is no process to signal, so berth stop only leaves its mark.
 	look := time.NewTicker(stopMarkInterval)
 	defer look.Stop()
 	for {
@@ -263,7 +262,8 @@ func (m *monitor) waitToRestart(lived time.Duration) bool {
 	}
 }
 
-// explainNoRestart says why a task whose lease can't be bound again isn't started again.
+// explainNoRestart returns the message for a task that isn't restarted because of an error of
+// bindLease.
 func explainNoRestart(err error) string {
 	if errors.Is(err, ledger.ErrNotFound) {
 		return "it isn't started again: its lease was released"
@@ -271,8 +271,8 @@ func explainNoRestart(err error) string {
 	return "it isn't started again: " + err.Error()
 }
 
-// bindLease makes sure that the lease is still the task's, and proven by this process while
-// there is no container: somebody may have ended it.
+// bindLease binds the task's lease to this process, which proves it while there is no container. The
+// error Is ledger.ErrNotFound if the lease was released.
 func (m *monitor) bindLease() error {
 	if !m.hasOwnLease() {
 		return nil

@@ -21,22 +21,21 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Logger writes the log of a detached task that a container engine runs, and serves attached
-// clients. The engine's shim starts it in the container's bundle before the container is
-// created, and ends it when the container was removed. Logger ends the task after its timeout
-// and makes no other decision about it.
+// Logger writes the log of a detached task that containerd runs, and serves attached clients. The
+// shim starts it in the container's bundle before the container is created, and ends it when the
+// container was removed. Logger stops the task after its timeout and makes no other decision.
 type Logger struct {
 	Store tasks.Store
 	ID    string
-	// Out and Err are what the task writes, Ready is closed when they are being read.
+	// Out and Err are pipes with the task's output. Ready is closed once they are read.
 	Out, Err, Ready *os.File
 	// Shim is the parent of the container's first process.
 	Shim int
-	// Ended is a command to be started when the task has ended.
+	// Ended is the command to start when the task has ended.
 	Ended []string
 }
 
-// Run ends when there is nothing more to be written down.
+// Run returns when all output was logged and the container was removed.
 func (l Logger) Run() error {
 	rec, err := l.Store.Record(l.ID)
 	if err != nil {
@@ -63,7 +62,7 @@ func (l Logger) Run() error {
 	if err := l.Ready.Close(); err != nil {
 		return err
 	}
-	w := watch{Logger: l, rec: rec, server: server, asked: asked}
+	w := loggedTask{Logger: l, rec: rec, server: server, asked: asked}
 	code, ended := w.waitForEnd()
 	out.copyRest()
 	if ended {
@@ -75,16 +74,16 @@ func (l Logger) Run() error {
 	}
 	server.lifeEnded(code)
 	if !w.over {
-		<-asked // by the shim, when the container has been removed
+		<-asked // the shim asks when the container was removed
 	}
 	out.copyRest()
 	server.shutDown(code)
 	return err
 }
 
-// startEndedCommand starts the command that sees to what comes after the task's end. It isn't waited
-// for: it may remove the container, and then the shim waits for this process.
-// killedFor is the signal that it was killed in the place of.
+// startEndedCommand starts the command Ended and doesn't wait for it: the command may remove the
+// container, and then the shim waits for this process. killedFor is the result of
+// supervise.Process.KilledFor.
 func (l Logger) startEndedCommand(killedFor syscall.Signal) error {
 	words := l.Ended
 	if killedFor != 0 {
@@ -99,8 +98,8 @@ func (l Logger) startEndedCommand(killedFor syscall.Signal) error {
 	return nil
 }
 
-// watchShim tells when the shim wants this to end, or has ended itself: with a terminal it
-// says nothing.
+// watchShim returns a channel that receives when the shim asks this process to end, or has itself
+// ended: for a task with a terminal the shim doesn't ask.
 func (l Logger) watchShim() (<-chan os.Signal, error) {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, unix.SIGTERM)
@@ -114,14 +113,14 @@ func (l Logger) watchShim() (<-chan os.Signal, error) {
 		<-end.Done
 		select {
 		case asked <- unix.SIGTERM:
-		default: // it has asked as well
+		default: // the shim has asked before
 		}
 	}()
 	return asked, nil
 }
 
-// watch is a logger while its task lives.
-type watch struct {
+// loggedTask is the task of a Logger in Run.
+type loggedTask struct {
 	Logger
 	rec    tasks.Record
 	server *server
@@ -132,7 +131,7 @@ type watch struct {
 
 // waitForEnd waits for the end of the container's first process. ended is false if that process
 // never existed.
-func (w *watch) waitForEnd() (code int, ended bool) {
+func (w *loggedTask) waitForEnd() (code int, ended bool) {
 	for !w.findInit() {
 		select {
 		case <-w.asked:
@@ -148,7 +147,7 @@ func (w *watch) waitForEnd() (code int, ended bool) {
 		Ended: end.Done, Send: w.sendSignal, Signals: w.server.signals,
 	}.Wait()
 	select {
-	case <-w.asked: // the container may be gone by force, and its end was seen here first
+	case <-w.asked: // the shim may ask at the same time as the process ends
 		w.over = true
 	default:
 	}
@@ -156,15 +155,15 @@ func (w *watch) waitForEnd() (code int, ended bool) {
 	return code, true
 }
 
-func (w *watch) sendSignal(sig syscall.Signal) bool {
-	_ = w.init.SendAsInit(sig) // it may have ended meanwhile
+func (w *loggedTask) sendSignal(sig syscall.Signal) bool {
+	_ = w.init.SendAsInit(sig) // the process may have ended
 	return true
 }
 
 // awaitShim waits until the shim has forwarded the rest of a terminal's output, which is certain
 // once the container was removed. A container that is kept for a restart isn't removed: the wait
 // ends after flushTimeout.
-func (w *watch) awaitShim() {
+func (w *loggedTask) awaitShim() {
 	select {
 	case <-w.asked:
 		w.over = true
@@ -172,9 +171,9 @@ func (w *watch) awaitShim() {
 	}
 }
 
-// findInit looks for the first process, whose id the runtime writes into the bundle. It is
-// the shim's child.
-func (w *watch) findInit() bool {
+// findInit opens the container's first process, whose pid the runtime writes to the bundle and whose
+// parent is the shim. It returns false before that.
+func (w *loggedTask) findInit() bool {
 	pid, err := smallfile.Int("init.pid")
 	if err != nil || pid <= 0 {
 		return false
@@ -184,7 +183,7 @@ func (w *watch) findInit() bool {
 		return false
 	}
 	if parent, err := process.Parent(cmp.Or(w.Store.Proc, "/proc"), pid); err != nil || parent != w.Shim {
-		p.Close() // of another time
+		p.Close() // a later process with the same pid
 		return false
 	}
 	w.init = p
@@ -198,19 +197,19 @@ func (w *watch) findInit() bool {
 	return true
 }
 
-// setTerminalSize sets the size of the task's terminal by the side that the task has: the other
-// is the shim's. What the task may have put in its place is no terminal and stays as it is.
-func (w *watch) setTerminalSize(size *unix.Winsize) {
+// setTerminalSize sets the size of the task's terminal through the task's own standard input, because
+// the shim has the master side. If the task has replaced its input by another file, nothing happens.
+func (w *loggedTask) setTerminalSize(size *unix.Winsize) {
 	path := filepath.Join(cmp.Or(w.Store.Proc, "/proc"), strconv.Itoa(w.init.PID), "fd/0")
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return
 	}
-	const first, last = 136, 143 // of the pseudoterminals' majors
+	const first, last = 136, 143 // majors of pseudoterminals
 	if major := unix.Major(st.Rdev); st.Mode&unix.S_IFMT != unix.S_IFCHR || major < first || major > last {
 		return
 	}
 	if fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
-		_ = errors.Join(unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, size), unix.Close(fd)) // it may be gone
+		_ = errors.Join(unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, size), unix.Close(fd)) // the terminal may have hung up
 	}
 }

@@ -1,26 +1,25 @@
-// Package monitor watches over one detached task: it has the runtime make and start the
-// container, writes down what it says and how it ends, starts it again where that was
-// asked for, serves those who attach, and gives everything back at the end.
+// Package monitor supervises one detached task, or a gang: it runs the runtime to create and start
+// the container, logs the output, records the end, restarts the task by its restart policy, serves
+// attached clients, and releases everything at the end.
 //
-// It is what the launcher becomes (exec: the same process, the same mount namespace), so
-// the task's lease keeps its owner. It is small, for there is one for each task: one
-// loop that owns everything, one goroutine that copies output, one that takes clients.
+// The launcher executes the monitor in its own process, with the same pid and mount namespace, so the
+// owner of the task's lease stays the same. A monitor is small, because each task has one: one loop
+// owns all state, one goroutine copies output, one accepts clients.
 //
-// A task in the foreground whose launcher was killed gets one too, which keeps its time limit
-// and gives everything back; the output isn't the monitor's.
+// A task in the foreground whose launcher was killed gets a monitor too. It enforces the timeout and
+// releases everything; it doesn't handle the output.
 //
-// A monitor that is killed loses neither container nor lease nor output: the container
-// has both ends of its pipes, the lease is proven by the task's cgroup, and what was
-// read but not yet written down is still in the pipe. Another monitor adopts the task.
-// A terminal is hung up with its monitor.
+// When a monitor is killed, container, lease and output survive: the container has both ends of its
+// pipes, the task's cgroup proves the lease, and output that was read but not logged is still in the
+// pipe. Another monitor adopts the task. A terminal hangs up with its monitor.
 //
-// The order of the files at each step is such that whoever finds the task later knows
-// what is left to be done:
+// The files are written in this order, so that a monitor that adopts the task knows what is left to
+// do:
 //
-//	no run.json            the container wasn't started: all of it is removed
-//	run.json               it runs, or has just ended
-//	run.json with an end   its remains are being removed, or the next life begins
-//	exit.json              everything was given back
+//	no run.json            the container wasn't started: everything is removed
+//	run.json               the container runs, or has just ended
+//	run.json with an end   the container is being removed, or the next life starts
+//	exit.json              everything was released
 package monitor
 
 import (
@@ -49,16 +48,16 @@ type Options struct {
 	ID    string
 	// Adopt takes over a task whose monitor was killed.
 	Adopt bool
-	// Lock is the task's directory, locked, as the launcher hands it on; with Adopt it
-	// is nil, and the lock is taken.
+	// Lock is the task's locked directory, inherited from the launcher. With Adopt it is nil, and Run
+	// takes the lock.
 	Lock *os.File
-	// Locks are those of a gang's ranks, in their order, as Lock is.
+	// Locks are the same for the ranks of a gang, by rank.
 	Locks []*os.File
 	// ViewerPipe is the end of a pipe whose other end the berth run holds that is attached to a
 	// gang. The gang ends with that process. nil for a detached gang.
 	ViewerPipe *os.File
-	// Status is told whether the task has started, and says by hanging up that nobody
-	// wants it any more; it may be nil.
+	// Status is a connection to the process that starts the task. It gets one line about the start. If
+	// the other end is closed before that, the start is cancelled. It may be nil.
 	Status *os.File
 }
 
@@ -66,36 +65,36 @@ type monitor struct {
 	Options
 	rec         tasks.Record
 	self        tasks.Process
-	tree        cgroup.Hierarchy
+	cgroups     cgroup.Hierarchy
 	runtime     ociruntime.Runtime
-	program     ociruntime.Program // the runtime's, while a gang is begun; the zero value otherwise
+	program     ociruntime.Program // the sealed runtime while a gang is started; zero otherwise
 	ledger      *ledger.Ledger
 	reaper      *reaper
 	out         *copier
 	server      *server
-	endRequests chan string // to end, and why
-	// watched: it is a rank of a gang in the foreground, whose output is all seen.
+	endRequests chan string // requests to end the task, with the reason
+	// watched means that this is a rank of a gang in the foreground: the log waits for its reader.
 	watched bool
-	// onRootThread does something on the thread whose mount namespace has the task's root.
+	// onRootThread calls do on the thread whose mount namespace has the task's root.
 	onRootThread func(do func())
 
-	life    tasks.Life
-	init    *supervise.Process // the container's; nil without one
-	initEnd *supervise.Ending
-	known   *tasks.Exit // how this life ended, if that was written down before
-	tty     *os.File    // master side of the terminal, nil without one
-	// ending: there will be no other life. reason says why, where it's no person's wish.
+	life         tasks.Life
+	init         *supervise.Process // the container's; nil without one
+	initEnd      *supervise.Ending
+	recordedExit *tasks.Exit // how this life ended, if that was written down before
+	tty          *os.File    // master side of the terminal, nil without one
+	// ending means that no other life follows. reason is why the task was stopped, "" if a user did.
 	ending  bool
 	reason  string
 	backoff supervise.Backoff
-	// remount: the root has to be mounted before the next life.
+	// remount means that the root has to be mounted before the next life.
 	remount bool
 }
 
-// Run watches over a task until it has ended, and returns its exit code, which is to be
-// this process's, too: who waits for a task that keeps nothing learns it from there. Run
-// must be called on the thread that the process began with, of a goroutine locked to it.
-// An error means that something could not be given back; the task's record says so.
+// Run supervises a task until it has ended, and returns the task's exit code. The caller must exit
+// with this code: control.Wait reads it for a task that isn't kept. Run must be called on the main
+// thread by a goroutine that is locked to it. An error means that something could not be released;
+// the task's record has the error too.
 func Run(o Options) (code int, err error) {
 	m, err := openTask(o)
 	if errors.Is(err, lock.ErrBusy) && o.Adopt {
@@ -122,10 +121,10 @@ func Run(o Options) (code int, err error) {
 		return supervise.ExitCode(err), m.removeUnstarted(err)
 	}
 	m.reportStarted()
-	return m.giveBack(m.superviseLives())
+	return m.finish(m.superviseLives())
 }
 
-// openTask reads what the task is.
+// openTask locks the task and reads its record.
 func openTask(o Options) (*monitor, error) {
 	m := &monitor{Options: o}
 	var err error
@@ -140,7 +139,7 @@ func openTask(o Options) (*monitor, error) {
 	if m.self, err = o.Store.Self(); err != nil {
 		return nil, err
 	}
-	if m.tree, err = cgroup.Detect(m.rec.CgroupMount); err != nil {
+	if m.cgroups, err = cgroup.Detect(m.rec.CgroupMount); err != nil {
 		return nil, err
 	}
 	m.runtime = ociruntime.Runtime{Path: m.rec.Runtime, Root: m.rec.RuntimeRoot, Log: m.path("bundle/log")}
@@ -222,16 +221,16 @@ func (o *Options) report(text string) {
 	if o.Status == nil {
 		return
 	}
-	_, _ = o.Status.WriteString(text + "\n") // nobody may listen any more
+	_, _ = o.Status.WriteString(text + "\n") // the other process may have ended
 	_ = o.Status.Close()
 	o.Status = nil
 }
 
-// failureLine is what is reported of an error: its exit code and its text.
+// failureLine returns the report of a failed start, which control.ParseStatus reads.
 func failureLine(err error) string { return fmt.Sprintf("failed %d %v", supervise.ExitCode(err), err) }
 
-// isWanted says whether the process that asked for the task still listens.
-func (m *monitor) isWanted() bool {
+// starterWaits reports whether the process that started the task still waits for the report.
+func (m *monitor) starterWaits() bool {
 	if m.Status == nil {
 		return true
 	}
@@ -239,7 +238,7 @@ func (m *monitor) isWanted() bool {
 	return err != nil || !hungUp
 }
 
-// isReady says whether one of these events is there, and waits for none.
+// isReady reports whether one of these poll events is pending. It doesn't wait.
 func isReady(f *os.File, events int16) (ready bool, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -252,23 +251,23 @@ func isReady(f *os.File, events int16) (ready bool, err error) {
 	return ready, err
 }
 
-// reportStarted leaves the session or service that the task was started from, and says that
-// the task runs. In this order: the process that waits for the report ends with it, perhaps
-// as the last of a service, upon which systemd ends everything that is still in there.
+// reportStarted leaves the cgroup of the session or service that the task was started from, and then
+// reports that the task runs. The process that waits for the report exits upon it. If that is the
+// last process of a service, systemd kills everything that is left in the service's cgroup.
 func (m *monitor) reportStarted() {
-	if !m.Adopt { // an adopting monitor has left it already
+	if !m.Adopt { // with Adopt, Run has already called leaveStarter
 		m.leaveStarter()
 	}
 	m.report("started " + m.ID)
 }
 
-// leaveStarter leaves the session or service that the monitor was started from.
+// leaveStarter leaves the cgroup of the session or service that the monitor was started from. If that
+// fails, the monitor ends with the session or service, and the task doesn't.
 func (m *monitor) leaveStarter() {
-	// Where that fails, the monitor goes with them; the task doesn't.
-	_ = m.tree.EnterAll(m.rec.MonitorsCgroup())
+	_ = m.cgroups.EnterAll(m.rec.MonitorsCgroup())
 }
 
-// superviseLives goes from life to life, and returns how the last one ended.
+// superviseLives supervises one life after the other, and returns the end of the last one.
 func (m *monitor) superviseLives() tasks.Exit {
 	for {
 		exit := m.superviseLife()
@@ -279,8 +278,8 @@ func (m *monitor) superviseLives() tasks.Exit {
 	}
 }
 
-// recordEndOfLife is called when a life has: all of its output is written down, then its end, and
-// then its container is removed.
+// recordEndOfLife is called when a life has ended. It logs the remaining output, records the end, and
+// then removes the container.
 func (m *monitor) recordEndOfLife(exit tasks.Exit) {
 	m.out.copyRest()
 	m.life.Ended = &exit
@@ -290,14 +289,14 @@ func (m *monitor) recordEndOfLife(exit tasks.Exit) {
 	m.server.lifeEnded(exit.Code)
 }
 
-// logError keeps an error that doesn't change what is to be done.
+// logError writes an error that doesn't change the further steps to the monitor's own log.
 func (m *monitor) logError(err error) {
 	if err != nil {
 		logOwn(os.Stderr, err)
 	}
 }
 
-// deleteContainer removes what the runtime knows of the container, and ends what is left of it.
+// deleteContainer removes the container from the runtime, and kills its processes.
 func (m *monitor) deleteContainer() error {
 	if !m.runtime.Knows(m.ID) {
 		return nil
@@ -306,8 +305,8 @@ func (m *monitor) deleteContainer() error {
 	if err == nil {
 		return nil
 	}
-	// A runtime that is gone, or broken by its upgrade, must not keep the task.
-	if some, e := m.tree.Populated(m.rec.Cgroup + "/container"); e == nil && !some {
+	// A runtime that was removed, or is broken by an upgrade, must not keep the task from ending.
+	if some, e := m.cgroups.Populated(m.rec.Cgroup + "/container"); e == nil && !some {
 		return os.RemoveAll(filepath.Join(m.runtime.Root, m.ID))
 	}
 	return fmt.Errorf("delete container %s: %w: %s", m.ID, err, out)
@@ -338,11 +337,12 @@ func (m *monitor) removeOrRecordUnstarted(cause error) error {
 	return err
 }
 
-// removeCgroupAndLease gives cgroup and lease back. Processes that can't be ended keep both.
+// removeCgroupAndLease kills the task's processes, removes the cgroup and releases the lease. If
+// processes can't be killed, cgroup and lease stay.
 func (m *monitor) removeCgroupAndLease() error {
 	err := m.killProcesses()
 	if err == nil {
-		err = m.tree.RemoveAll(m.rec.Cgroup)
+		err = m.cgroups.RemoveAll(m.rec.Cgroup)
 	}
 	if err != nil {
 		if m.hasOwnLease() {
@@ -359,24 +359,24 @@ func (m *monitor) removeCgroupAndLease() error {
 	return nil
 }
 
-// killTimeout is how long processes may take that were killed.
+// killTimeout bounds the wait for processes that were killed.
 const killTimeout = 5 * time.Second
 
-// killProcesses ends what is left in the task's cgroup: a runtime that was cut off, for instance.
+// killProcesses kills what is left in the task's cgroup, such as a runtime that hasn't finished.
 func (m *monitor) killProcesses() error {
-	if some, err := m.tree.Populated(m.rec.Cgroup); err == nil && !some {
+	if some, err := m.cgroups.Populated(m.rec.Cgroup); err == nil && !some {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
-	return m.tree.Kill(ctx, m.rec.Cgroup)
+	return m.cgroups.Kill(ctx, m.rec.Cgroup)
 }
 
-// hasOwnLease says whether the task has a lease of its own.
+// hasOwnLease reports whether the task has a lease of its own.
 func (m *monitor) hasOwnLease() bool { return m.rec.Lease != "" && !m.rec.Shared }
 
-// giveBack gives back everything of a task that has ended, and says how it did.
-func (m *monitor) giveBack(exit tasks.Exit) (int, error) {
+// finish releases everything of a task that has ended, and records its end or removes it.
+func (m *monitor) finish(exit tasks.Exit) (int, error) {
 	err := errors.Join(m.deleteContainer(), m.removeCgroupAndLease())
 	if err != nil {
 		exit.Error = joinTexts(exit.Error, err.Error())
@@ -390,8 +390,8 @@ func (m *monitor) giveBack(exit tasks.Exit) (int, error) {
 	return exit.Code, err
 }
 
-// removeTask removes the task's directory, in which this process alone sees the root: what
-// is mounted there must not be emptied.
+// removeTask removes the task. It first unmounts the root, which is mounted only in this process's
+// mount namespace, so that the files of the root aren't removed.
 func (m *monitor) removeTask() error {
 	err := unix.Unmount(m.path("rootfs"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) {

@@ -13,17 +13,17 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// reaper collects the exit status of every child of this process: runtimes, the first
-// processes of containers, and what runtimes leave behind. Nothing else may wait for a
-// child but exec.Cmd, see run. It is safe for concurrent use.
+// reaper collects the exit status of every child of this process: runtimes, the first processes of
+// containers, and orphans. Only exec.Cmd may wait for a child as well, see run. It is safe for
+// concurrent use.
 type reaper struct {
 	mu sync.Mutex
-	// exited are children that were collected and not awaited.
+	// exited has the children that were collected and not awaited yet.
 	exited  map[int]unix.WaitStatus
 	awaited map[int]*supervise.Ending
 }
 
-// newReaper collects from now on.
+// newReaper returns a reaper that collects from now on.
 func newReaper() *reaper {
 	r := &reaper{exited: map[int]unix.WaitStatus{}, awaited: map[int]*supervise.Ending{}}
 	died := make(chan os.Signal, 1)
@@ -59,8 +59,8 @@ func (r *reaper) collect() {
 	}
 }
 
-// await returns the end of a child, which may have exited already. It is called once for
-// each child.
+// await returns the ending of a child, which may have exited already. It is called once for each
+// child.
 func (r *reaper) await(pid int) *supervise.Ending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,15 +74,14 @@ func (r *reaper) await(pid int) *supervise.Ending {
 	return e
 }
 
-// forget drops children that have exited and that nobody awaited. Their numbers may be
-// given to others.
+// forget drops the children that have exited and were not awaited. Their pids may be reused.
 func (r *reaper) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.exited)
 }
 
-// run runs a program to its end. Either exec.Cmd or the reaper learns of it.
+// run runs a program to its end. Either exec.Cmd or the reaper collects the exit status.
 func (r *reaper) run(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
@@ -104,7 +103,7 @@ func (r *reaper) run(cmd *exec.Cmd) error {
 	return nil
 }
 
-// exitError is how a program ended, if not with 0.
+// exitError is the status of a program that has failed.
 type exitError unix.WaitStatus
 
 func (e exitError) Error() string {
@@ -114,5 +113,5 @@ func (e exitError) Error() string {
 	return fmt.Sprintf("exit status %d", unix.WaitStatus(e).ExitStatus())
 }
 
-// ExitCode is -1 for one that was ended by a signal.
+// ExitCode returns the exit code, -1 if a signal has ended the program.
 func (e exitError) ExitCode() int { return unix.WaitStatus(e).ExitStatus() }

@@ -13,9 +13,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
-// waitRuntime waits for a runtime that was started, whose call is create, start, delete or
-// state. A request to end kills one that makes or starts a container, and no other. One that
-// starts a container whose init has died is killed after startTimeout.
+// waitRuntime waits for a runtime; call is create, start, delete or state. A request to end kills a
+// runtime that creates or starts a container. A runtime that starts a container whose init has died is
+// killed after startTimeout.
 func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 	pid := cmd.Process.Pid
 	defer func() { _ = cmd.Process.Release() }() // only a handle
@@ -50,11 +50,11 @@ func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 	}
 }
 
-// startTimeout is how long a runtime may go on starting a container whose init has died. A
-// short command has often ended by then; if init never executed it, crun waits for ever.
+// startTimeout is how long a runtime may take to start a container whose init has died. A short
+// command may have ended by itself; if init never executed the command, crun waits for ever.
 const startTimeout = 3 * time.Second
 
-// callRuntime runs the runtime to its end, and returns what it says.
+// callRuntime runs the runtime to its end, and returns its output.
 func (m *monitor) callRuntime(words ...string) (string, error) {
 	cmd := m.runtime.Command(words...)
 	r, w, err := os.Pipe()
@@ -85,7 +85,7 @@ func (m *monitor) startRuntime(cmd *exec.Cmd, start func(*exec.Cmd) error) (star
 	return started, err
 }
 
-// maxOutput is how much of what a runtime says is kept: a pipe holds that much.
+// maxOutput bounds a runtime's output that is kept, in bytes. A pipe holds that much.
 const maxOutput = 16 << 10
 
 // readOutput reads the bytes that are in a pipe. It doesn't wait for other writers.

@@ -15,36 +15,36 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// server serves those who attach to a task. What a client types goes to the task by its
-// input's queue, and the size of its terminal at once; signals are for who supervises the
-// task.
+// server serves the clients that are attached to a task. A client's input goes to the task's input
+// queue, and the size of its terminal directly to the task's terminal. Signals go to the channel
+// signals.
 type server struct {
 	listener *os.File
 	path     string
 	signals  chan syscall.Signal
-	// resize gives the task's terminal a size; nil if the terminal is what the task reads.
+	// resize sets the size of the task's terminal; nil if input is the terminal.
 	resize func(*unix.Winsize)
 
 	mu      sync.Mutex
 	clients map[*client]bool
-	input   *input // nil without
-	ended   []byte // the frame that tells how a gang ended; nil before
-	over    bool   // nobody is taken any more
+	input   *input // nil for a task without input
+	ended   []byte // the frame with a gang's exit code; nil before the end
+	over    bool   // no more clients are accepted
 	writing sync.WaitGroup
 }
 
-// client is one that is attached.
+// client is an attached client.
 type client struct {
 	conn  *os.File
 	queue chan []byte // frames
-	// quiet wants to hear of the task's end alone.
+	// quiet means that the client gets no output, only the task's end.
 	quiet bool
-	// asks wants to hear how a gang ended, before all is given back.
-	asks bool
+	// awaitsGangEnd means that the client gets a gang's exit code before everything is released.
+	awaitsGangEnd bool
 }
 
-// maxQueuedFrames is how many frames a client may be behind: with full ones, a megabyte. One
-// that is more gets no more: neither the task nor the log waits for it.
+// maxQueuedFrames is how many frames a client may lag behind: a megabyte of full ones. A slower client
+// is disconnected, so that neither task nor log waits for it.
 const maxQueuedFrames = 64
 
 func newServer(path string) (*server, error) {
@@ -63,7 +63,7 @@ func (s *server) acceptClients() {
 		if err != nil && s.isClosed() {
 			return
 		}
-		if err != nil { // no descriptors left, for instance
+		if err != nil { // EMFILE, for instance
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -83,7 +83,7 @@ func (s *server) isClosed() bool {
 	return s.over
 }
 
-// writeClient ends with the client's queue.
+// writeClient writes the client's queue to its connection until the queue is closed.
 func (s *server) writeClient(c *client) {
 	defer s.writing.Done()
 	failed := false
@@ -106,7 +106,7 @@ func (s *server) readClient(c *client) {
 		}
 		switch kind {
 		case attach.Stdin:
-			if !s.passInput(c, data) {
+			if !s.forwardInput(c, data) {
 				s.dropClient(c, nil)
 				return
 			}
@@ -115,7 +115,7 @@ func (s *server) readClient(c *client) {
 			c.quiet = true
 			s.mu.Unlock()
 		case attach.Ended:
-			s.tellWhenEnded(c)
+			s.answerGangEnd(c)
 		case attach.Resize:
 			s.setSize(data)
 		case attach.Signal:
@@ -126,8 +126,8 @@ func (s *server) readClient(c *client) {
 	}
 }
 
-// setSize gives the task's terminal the size that a client sends, before what that client
-// types next.
+// setSize sets the size of the task's terminal to the size that a client has sent, before the
+// client's next input.
 func (s *server) setSize(data []byte) {
 	if len(data) != 4 {
 		return
@@ -139,21 +139,20 @@ func (s *server) setSize(data []byte) {
 	case s.resize != nil:
 		s.resize(size)
 	case s.input != nil:
-		_ = supervise.SetTerminalSize(s.input.file, size) // it may be no terminal
+		_ = supervise.SetTerminalSize(s.input.file, size) // the input may be a pipe
 	}
 }
 
-// passInput forwards a client's input. If the task doesn't read, the client blocks in the end;
-// clients send signals and sizes on a second connection. It returns false if the client's
-// connection was closed.
-func (s *server) passInput(c *client, data []byte) bool {
+// forwardInput queues a client's input for the task. It blocks while the queue is full; clients send
+// signals and sizes on a second connection. It returns false if the client's connection was closed.
+func (s *server) forwardInput(c *client, data []byte) bool {
 	s.mu.Lock()
 	in := s.input
 	s.mu.Unlock()
 	return in == nil || in.enqueue(data, c.conn)
 }
 
-// setInput says what the task reads, nil if nothing any more.
+// setInput sets the file for the task's input, nil for none.
 func (s *server) setInput(f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,14 +164,15 @@ func (s *server) setInput(f *os.File) {
 	}
 }
 
-// setResize says who gives the task's terminal a size, if not its input.
+// setResize sets the function that sets the size of the task's terminal, if the input isn't the
+// terminal.
 func (s *server) setResize(resize func(*unix.Winsize)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.resize = resize
 }
 
-// broadcast hands what the task wrote to all who are attached.
+// broadcast queues output of the task for all attached clients.
 func (s *server) broadcast(stream logs.Stream, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s *server) broadcast(stream logs.Stream, data []byte) {
 		case c.queue <- frame:
 		default:
 			s.dropLocked(c, nil)
-			go func() { _ = attach.Write(c.conn, attach.Behind, nil) }() // it may never read it
+			go func() { _ = attach.Write(c.conn, attach.Behind, nil) }() // blocks if the client doesn't read
 		}
 	}
 }
@@ -212,29 +212,31 @@ func (s *server) dropLocked(c *client, last []byte) {
 	if last != nil {
 		select {
 		case c.queue <- last:
-		default: // it is behind, and doesn't get to know
+		default: // the queue of a slow client is full: the frame is dropped
 		}
 	}
 	close(c.queue)
 }
 
-// lifeEnded tells those who are attached how a life ended; others wait for the task's end.
+// lifeEnded sends the exit code of a life to all clients but the quiet ones, which wait for the task's
+// end.
 func (s *server) lifeEnded(code int) {
 	s.sendExit(code, func(c *client) bool { return !c.quiet })
 }
 
-// gangEnded tells those who ask, now or later, how a gang ended.
+// gangEnded sends a gang's exit code to the clients that have asked for it, and to those that will.
 func (s *server) gangEnded(code int) {
 	s.mu.Lock()
 	s.ended = exitFrame(code)
 	s.mu.Unlock()
-	s.sendExit(code, func(c *client) bool { return c.asks })
+	s.sendExit(code, func(c *client) bool { return c.awaitsGangEnd })
 }
 
-func (s *server) tellWhenEnded(c *client) {
+// answerGangEnd sends a gang's exit code to a client, now or when the gang ends.
+func (s *server) answerGangEnd(c *client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.asks = true; s.ended != nil {
+	if c.awaitsGangEnd = true; s.ended != nil {
 		s.dropLocked(c, s.ended)
 	}
 }
@@ -255,13 +257,13 @@ func (s *server) sendExit(code int, which func(*client) bool) {
 // flushTimeout is how long clients have to read their last frames.
 const flushTimeout = 2 * time.Second
 
-// shutDown tells all how the task ended, and that there will be no more.
+// shutDown sends the task's exit code to all clients and disconnects them.
 func (s *server) shutDown(code int) {
 	s.mu.Lock()
 	s.over = true
 	s.mu.Unlock()
 	s.listener.Close()
-	// The name may be another task's by now only if the id is.
+	// Ids are unique, so the socket is this task's.
 	if err := unix.Unlink(s.path); err != nil && !errors.Is(err, unix.ENOENT) {
 		logOwn(os.Stderr, err)
 	}

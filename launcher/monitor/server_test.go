@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/attach"
 )
 
-// TestGangEnded: who asks how a gang ended hears it, whether he came before or after that.
+// A client that asks for a gang's exit code gets it, whether it asks before or after the end.
 // Who doesn't hears when all was given back.
 func TestGangEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
-// receiveTerminal takes the terminal that the runtime has sent before it ended.
+// receiveTerminal receives the terminal that the runtime has sent. The runtime has ended.
 func (m *monitor) receiveTerminal(c *ociruntime.Console) error {
 	c.StopWaiting()
 	master, err := c.Terminal()
@@ -19,7 +19,7 @@ func (m *monitor) receiveTerminal(c *ociruntime.Console) error {
 	return m.out.addTerminal(logs.Stdout, master)
 }
 
-// closeTerminal lets go of a life's terminal.
+// closeTerminal closes the terminal of a life.
 func (m *monitor) closeTerminal() {
 	if m.tty == nil {
 		return

@@ -25,7 +25,7 @@ type Console struct {
 	listener, dir *os.File
 	mu            sync.Mutex
 	client        *os.File // the runtime, once it has come
-	hurried       bool
+	expired       bool
 }
 
 // errNone: a runtime has ended, and no terminal came.
@@ -64,26 +64,26 @@ func (c *Console) Terminal() (*os.File, error) {
 	}
 	c.mu.Lock()
 	c.client = client
-	if c.hurried {
-		hurry(client)
+	if c.expired {
+		expireReads(client)
 	}
 	c.mu.Unlock()
-	return receive(client)
+	return receiveDescriptor(client)
 }
 
 // StopWaiting is called when the runtime has ended: what it hasn't sent by now won't come.
 func (c *Console) StopWaiting() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hurried = true
-	hurry(c.listener)
+	c.expired = true
+	expireReads(c.listener)
 	if c.client != nil {
-		hurry(c.client)
+		expireReads(c.client)
 	}
 }
 
-// hurry makes pending and later reads fail.
-func hurry(f *os.File) { _ = f.SetReadDeadline(time.Unix(1, 0)) } // an error means that f is closed
+// expireReads makes pending and later reads fail.
+func expireReads(f *os.File) { _ = f.SetReadDeadline(time.Unix(1, 0)) } // an error means that f is closed
 
 func (c *Console) accept() (*os.File, error) {
 	client, err := attach.Accept(c.listener)
@@ -105,8 +105,8 @@ func (c *Console) accept() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "runtime"), nil
 }
 
-// receive waits for a descriptor to be sent; once that is over, it takes one that was.
-func receive(client *os.File) (*os.File, error) {
+// receiveDescriptor waits for a descriptor to be sent; once that is over, it takes one that was.
+func receiveDescriptor(client *os.File) (*os.File, error) {
 	raw, err := client.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -124,11 +124,11 @@ func receive(client *os.File) (*os.File, error) {
 	if err = errors.Join(err, failed); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNone, err)
 	}
-	return descriptor(oob[:n])
+	return parseDescriptor(oob[:n])
 }
 
-// descriptor is the one of a terminal that came with a message.
-func descriptor(oob []byte) (*os.File, error) {
+// parseDescriptor returns the one of a terminal that came with a message.
+func parseDescriptor(oob []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(messages) != 1 {
 		return nil, errors.Join(errNone, err)

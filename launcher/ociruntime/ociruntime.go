@@ -27,7 +27,7 @@ func LookUp(name string) string {
 	return ""
 }
 
-// IsExecutable says whether a path is that of a program.
+// IsExecutable reports whether a path is that of a program.
 func IsExecutable(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0
@@ -55,7 +55,7 @@ func (r Runtime) Command(words ...string) *exec.Cmd {
 // Name is what people call it.
 func (r Runtime) Name() string { return filepath.Base(r.Path) }
 
-// Knows says whether it has a container of that id.
+// Knows reports whether it has a container of that id.
 func (r Runtime) Knows(id string) bool {
 	_, err := os.Lstat(filepath.Join(r.Root, id))
 	return err == nil

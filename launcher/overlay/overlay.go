@@ -112,7 +112,7 @@ func BindMount(target, dir string) error {
 	return nil
 }
 
-// IsOpaque says whether a layer hides all layers below it. The kernel ignores the attribute on
+// IsOpaque reports whether a layer hides all layers below it. The kernel ignores the attribute on
 // the root of a layer, so the caller must leave the lower ones out.
 func IsOpaque(dir string) bool {
 	var value [1]byte

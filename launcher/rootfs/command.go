@@ -41,7 +41,7 @@ type Search struct {
 	Programs map[string]string
 }
 
-// FindCommand says whether a command could be executed in the root. It returns
+// FindCommand reports whether a command could be executed in the root. It returns
 // ErrNotFound or ErrCantInvoke. What it can't read it leaves to the kernel, and
 // returns nil.
 func FindCommand(root *os.File, name string, s Search) error {

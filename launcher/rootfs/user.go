@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// accountsLimit bounds /etc/passwd and /etc/group of an image, in bytes.
-const accountsLimit = 8 << 20
+// maxAccounts bounds /etc/passwd and /etc/group of an image, in bytes.
+const maxAccounts = 8 << 20
 
 // User is who a process is inside a container.
 type User struct {
@@ -24,7 +24,7 @@ type User struct {
 // does. Supplementary groups are looked up only when no group was given; the primary
 // group is always among them, so that who gives it up (setgid to another) doesn't get
 // past a file's refusal of that group (CVE-2022-2989).
-func LookupUser(root *os.File, who string) (User, error) {
+func LookupUser(root *os.File, name string) (User, error) {
 	passwd, err := readAccounts(root, "/etc/passwd")
 	if err != nil {
 		return User{}, err
@@ -33,23 +33,23 @@ func LookupUser(root *os.File, who string) (User, error) {
 	if err != nil {
 		return User{}, err
 	}
-	u, err := findUser(passwd, group, who)
+	u, err := findUser(passwd, group, name)
 	if err != nil {
-		return User{}, fmt.Errorf("user %q: %w", who, err)
+		return User{}, fmt.Errorf("user %q: %w", name, err)
 	}
 	return u, nil
 }
 
 func readAccounts(root *os.File, name string) (string, error) {
-	data, err := ReadFile(root, name, accountsLimit)
+	data, err := ReadFile(root, name, maxAccounts)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	return string(data), err
 }
 
-func findUser(passwd, group, who string) (User, error) {
-	name, groupName, hasGroup := strings.Cut(who, ":")
+func findUser(passwd, group, name string) (User, error) {
+	name, groupName, hasGroup := strings.Cut(name, ":")
 	if name == "" {
 		name = "0"
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
-// Container merges the settings with an image's configuration. The caller adds what the root
-// file system and the task's directory decide: user, root, cgroup, files and mounts.
+// Container merges the settings with an image's configuration. The caller sets the fields that depend
+// on the root file system and the task's directory: user, root, cgroup, files and mounts.
 func (s Settings) Container(c image.Config, h Host, p Privileges) Container {
 	b := Container{
 		Args:         s.mergeCommand(c),
@@ -43,8 +43,8 @@ func (s Settings) Container(c image.Config, h Host, p Privileges) Container {
 	return b
 }
 
-// mergeCommand follows docker: a command replaces the image's Cmd and leaves its Entrypoint, and
-// another entrypoint replaces both.
+// mergeCommand follows docker: a command replaces the image's Cmd and keeps its Entrypoint; an
+// entrypoint replaces both.
 func (s Settings) mergeCommand(c image.Config) []string {
 	if s.Entrypoint != nil {
 		return slices.Concat(s.Entrypoint, s.Command)
@@ -55,22 +55,22 @@ func (s Settings) mergeCommand(c image.Config) []string {
 	return slices.Concat(c.Entrypoint, c.Cmd)
 }
 
-// initPath is where a container finds the program of Settings.Init: in a file system of its
-// own, so that nothing is made in the image.
+// initPath is the path of the program of Settings.Init in a container. /dev is a tmpfs, so no file is
+// created in the image.
 const initPath = "/dev/init"
 
-// initPathInRoot is used if a mount covers initPath, because a runtime would make the file in
-// what may be the host's /dev. It is made in the part of the root that is thrown away.
+// initPathInRoot is used if a mount covers initPath: the runtime would create the file in the source of
+// that mount, which may be the host's /dev. It is in the writable layer of the root.
 const initPathInRoot = "/.init"
 
-// AddInit makes an init program the container's first process. program is a file of the
-// task's own: a container that may remount could write to it.
+// AddInit makes an init program the container's first process. program must be the task's own copy,
+// because a container that may remount could write to it.
 func (s Settings) AddInit(b *Container, program string) error {
 	at := initPath
 	if IsCovered(b.Mounts, at) {
 		at = initPathInRoot
 		if s.ReadWrite {
-			return fmt.Errorf("--init: its program has no place: something is mounted on /dev, and the image is written to (--rw); leave out one of them")
+			return fmt.Errorf("--init: the init program can be mounted neither in /dev, which a mount covers, nor in the root, which is the image itself (--rw); leave out one of them")
 		}
 	}
 	b.Args = append([]string{at, "--"}, b.Args...)

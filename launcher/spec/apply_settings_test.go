@@ -90,7 +90,7 @@ func TestAddInit(t *testing.T) {
 		{name: "in /dev", want: "/dev/init"},
 		{name: "/dev is covered", mounts: bindOnDev, want: "/.init"},
 		{name: "image is written to", readWrite: true, want: "/dev/init"},
-		{name: "no place", mounts: bindOnDev, readWrite: true, fails: "--init: its program has no place"},
+		{name: "no place", mounts: bindOnDev, readWrite: true, fails: "--init: the init program can be mounted neither"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := Container{Args: []string{"sh"}, Mounts: tt.mounts}

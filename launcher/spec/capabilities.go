@@ -20,12 +20,11 @@ SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE
 AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND
 AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`
 
-// defaultNames are the capabilities that every container's root has: docker's, without MKNOD.
-const defaultNames = `AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE
+// defaultCapabilityNames are the capabilities that every container's root has: docker's, without MKNOD.
+const defaultCapabilityNames = `AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE
 NET_RAW SETFCAP SETGID SETPCAP SETUID SYS_CHROOT`
 
-// withheldReasons are the capabilities that no container gets, and what each would do to
-// device isolation.
+// withheldReasons returns the capabilities that no container gets, with the reasons.
 func withheldReasons() map[string]string {
 	return map[string]string{
 		"CAP_MKNOD":           "it makes device nodes, and a task's devices come with its lease: --gpus or --device",
@@ -37,19 +36,18 @@ func withheldReasons() map[string]string {
 	}
 }
 
-// Capabilities are those that a container's root may have.
+// Capabilities are the capabilities of a container's root.
 type Capabilities struct {
 	Names []string // sorted
-	// Unusual says that at least one of them isn't a default.
+	// Unusual means that at least one of them isn't a default.
 	Unusual bool
 }
 
-// ChooseCapabilities adds to the default capabilities and drops from them as docker does.
-// Names are with or without CAP_, in either case, or ALL. A capability that is dropped by its
-// name isn't added by ALL, and one that is added by its name isn't dropped by ALL.
+// ChooseCapabilities adds capabilities to the defaults and drops others, as docker does. Names are in
+// either case, with or without CAP_, or ALL. Names take precedence over ALL, and drop over ALL in add.
 //
-// The result has no capability that this process lacks, and none that would lift device
-// isolation. To add such a capability by its name is an error.
+// The result has no capability that this process lacks, and none that would lift device isolation.
+// Adding such a capability by name is an error.
 func ChooseCapabilities(h Host, add, drop []string) (Capabilities, error) {
 	adds, err := parseCapabilities("--cap-add", add)
 	if err != nil {
@@ -63,15 +61,15 @@ func ChooseCapabilities(h Host, add, drop []string) (Capabilities, error) {
 		return Capabilities{}, err
 	}
 	var c Capabilities
-	always, nobody := strings.Fields(defaultNames), withheldReasons()
+	usual, withheld := strings.Fields(defaultCapabilityNames), withheldReasons()
 	for bit, word := range strings.Fields(capabilityNames) {
-		name, isUsual := "CAP_"+word, slices.Contains(always, word)
-		_, never := nobody[name]
+		name, isUsual := "CAP_"+word, slices.Contains(usual, word)
+		_, isWithheld := withheld[name]
 		has := isUsual && !drops["ALL"] || adds["ALL"]
 		if drops[name] {
 			has = false
 		}
-		if (has || adds[name]) && !never && h.Capabilities&(1<<bit) != 0 {
+		if (has || adds[name]) && !isWithheld && h.Capabilities&(1<<bit) != 0 {
 			c.Names, c.Unusual = append(c.Names, name), c.Unusual || !isUsual
 		}
 	}
@@ -102,18 +100,18 @@ func checkGrantable(h Host, adds map[string]bool) error {
 		if !adds[name] {
 			continue
 		}
-		if why, never := withheldReasons()[name]; never {
+		if why, isWithheld := withheldReasons()[name]; isWithheld {
 			return fmt.Errorf("--cap-add %s: no task gets %s: %s", word, name, why)
 		}
 		if h.Capabilities&(1<<bit) == 0 {
-			return fmt.Errorf("--cap-add %s: this root hasn't got %s itself, and can't give it away", word, name)
+			return fmt.Errorf("--cap-add %s: this process itself has no %s", word, name)
 		}
 	}
 	return nil
 }
 
-// linuxCapabilities gives capabilities to root only. Other users have none, and the bounding
-// set limits what they get from set-uid programs.
+// linuxCapabilities gives capabilities to root only. Other users have none; the bounding set limits what
+// they get from set-uid programs.
 func linuxCapabilities(u rootfs.User, names []string) *specs.LinuxCapabilities {
 	c := &specs.LinuxCapabilities{Bounding: names}
 	if u.UID == 0 {

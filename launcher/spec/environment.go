@@ -16,10 +16,10 @@ import (
 // (MAX_ARG_STRLEN).
 const maxEnvLine = 1 << 20
 
-// ParseEnvFile reads a file of docker's --env-file. Each line is NAME=VALUE, without quotes or
-// expansion, or NAME alone. The value of a NAME alone comes from lookup, and the line is left
-// out if lookup doesn't know it; a nil lookup makes it "NAME=". Empty lines and lines that begin
-// with # are skipped.
+// ParseEnvFile parses a file of docker's --env-file. Each line is NAME=VALUE, without quotes or
+// expansion, or NAME alone. The value of a NAME alone comes from lookup; the line is skipped if lookup
+// returns false. Without a lookup it becomes "NAME=". Empty lines and lines that begin with # are
+// skipped.
 func ParseEnvFile(r io.Reader, lookup func(string) (string, bool)) ([]string, error) {
 	var entries []string
 	lines := bufio.NewScanner(r)
@@ -69,7 +69,7 @@ func parseEnvLine(line string, lookup func(string) (string, bool)) (entry string
 	return name + "=" + value, ok, nil
 }
 
-// HasVariable says whether an environment has a variable of that name.
+// HasVariable reports whether an environment has a variable of that name.
 func HasVariable(env []string, name string) bool { return indexVariable(env, name) >= 0 }
 
 func indexVariable(env []string, name string) int {
@@ -91,7 +91,7 @@ func SetVariable(env []string, kv string) []string {
 	return append(env, kv)
 }
 
-// defaultPath is PATH if the image sets none.
+// defaultPath is PATH unless the image or the options set it.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func buildEnvironment(c Container) []string {
@@ -131,7 +131,7 @@ func Getenv(c Container, name string) string {
 	return ""
 }
 
-// IsEnvEntry says whether text is "NAME=VALUE" as an environment can have it.
+// IsEnvEntry reports whether text is "NAME=VALUE" as an environment can have it.
 func IsEnvEntry(text string) bool {
 	name, _, ok := strings.Cut(text, "=")
 	return ok && name != "" && !strings.ContainsRune(text, 0)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// EtcFiles are the files by which a container finds names, in /etc.
+// EtcFiles returns the names of the files in /etc that are written for each container.
 func EtcFiles() []string { return []string{"hostname", "hosts", "resolv.conf"} }
 
 // WriteEtcFiles writes a container's own [EtcFiles] into dir, and returns them by their
@@ -42,7 +42,7 @@ func (s Settings) WriteEtcFiles(dir, name string) (map[string]string, error) {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			return nil, fmt.Errorf("write task's file: %w", err)
 		}
-		// The caller's umask must not keep the file from the container's users.
+		// The container's users must be able to read the file, whatever the caller's umask.
 		if err := os.Chmod(path, 0o644); err != nil {
 			return nil, fmt.Errorf("write task's file: %w", err)
 		}
@@ -62,7 +62,7 @@ func (s Settings) EffectiveHostname(name string) string {
 	return cmp.Or(s.Hostname, name)
 }
 
-// appendHosts adds to /etc/hosts the container's own names and those that were asked for.
+// appendHosts adds the container's own names and Settings.Hosts to the text of /etc/hosts.
 func (s Settings) appendHosts(hosts, hostname string) string {
 	if hosts != "" && !strings.HasSuffix(hosts, "\n") {
 		hosts += "\n"
@@ -78,7 +78,7 @@ func (s Settings) appendHosts(hosts, hostname string) string {
 	return hosts
 }
 
-// applyTo replaces the lines of a resolv.conf of whose kind something was asked for.
+// applyTo replaces the lines of a resolv.conf for which r has values.
 func (r Resolver) applyTo(conf string) string {
 	for _, kind := range []struct {
 		word  string

@@ -13,10 +13,11 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// ErrNotRoot says that device rules and mounts need root of the machine.
+// ErrNotRoot means that this process lacks the rights of the machine's root, which device rules and
+// mounts need.
 var ErrNotRoot = errors.New("not root")
 
-// Host is what the launching process may give away, and where it makes cgroups.
+// Host has the rights of the launching process and the machine's cgroups.
 type Host struct {
 	// Capabilities is the permitted set as a bit mask.
 	Capabilities uint64
@@ -26,9 +27,9 @@ type Host struct {
 	Cgroups cgroup.Hierarchy
 }
 
-// ReadHost reads what this process may give away. cgroups is where the cgroup file systems
-// are mounted, "" for the usual place. The error Is ErrNotRoot for a process that can't set
-// device rules: that of a user, and root of a user namespace.
+// ReadHost reads the rights of this process. cgroups is where the cgroup file systems are mounted; ""
+// means /sys/fs/cgroup. The error Is ErrNotRoot for a process that can't set device rules: one of
+// another user, or of root in a user namespace.
 func ReadHost(cgroups string) (Host, error) {
 	var h Host
 	status, err := os.ReadFile("/proc/self/status")
@@ -76,10 +77,11 @@ func readHardLimit(resource int) (uint64, error) {
 	return r.Max, nil
 }
 
-// MayExceedLimits says whether limits of single processes can be raised above the hard ones.
+// MayExceedLimits reports whether this process may raise hard resource limits.
 func (h Host) MayExceedLimits() bool { return h.Capabilities&(1<<unix.CAP_SYS_RESOURCE) != 0 }
 
-// RequireController fails where a cgroup controller is missing that what was asked needs.
+// RequireController returns an error if the machine lacks a cgroup controller. what is what needs the
+// controller, such as "limit memory".
 func (h Host) RequireController(controller, what string) error {
 	have, err := h.Cgroups.Controllers()
 	if err != nil {

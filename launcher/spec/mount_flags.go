@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// ParseVolume reads "SRC:DST[:OPTION,…]": a file or directory of the host that appears in the
-// container. SRC must exist. DST is absolute, and is made if it doesn't exist.
+// ParseVolume parses "SRC:DST[:OPTION,…]": a bind mount of a file or directory of the host. SRC must
+// exist. DST is absolute, and is created if it doesn't exist.
 //
 // Options are rw (the default), ro, bind, rbind (the default), nosuid, nodev, noexec, and the
 // propagations private, rprivate (the default), slave, rslave, shared, rshared. Docker's z and
@@ -91,10 +91,10 @@ func ParseMount(s string) (specs.Mount, error) {
 	return m, nil
 }
 
-// mountFlag is the value of a --mount by its keys. A key without a value is "true".
+// mountFlag has the values of a --mount by key. A key without a value is "true".
 type mountFlag map[string]string
 
-// mountKeys are docker's keys, and which one each is a synonym of.
+// mountKeys maps docker's keys to the keys of mountFlag.
 func mountKeys() map[string]string {
 	return map[string]string{
 		"type": "type", "src": "src", "source": "src", "dst": "dst", "destination": "dst", "target": "dst",
@@ -274,7 +274,7 @@ func ParseTmpfs(s string) (specs.Mount, error) {
 	return specs.Mount{Destination: dst, Type: "tmpfs", Source: "tmpfs", Options: options}, nil
 }
 
-// tmpfsOptions replaces docker's default options by those that are given.
+// tmpfsOptions returns docker's default options, replaced by those that are given.
 func tmpfsOptions(given []string) ([]string, error) {
 	opposite := map[string]string{
 		"nosuid": "suid", "suid": "nosuid", "nodev": "dev", "noexec": "exec", "exec": "noexec", "rw": "ro", "ro": "rw",
@@ -313,7 +313,7 @@ func unknownTmpfsOption(o string) error {
 	return fmt.Errorf("%w %q: there are size=, mode=, uid=, gid=, nr_inodes=, ro, rw, exec, noexec, suid, nosuid, nodev", errUnknownOption, o)
 }
 
-// formatTmpfsOption checks an option with a value, and writes it as the kernel reads it.
+// formatTmpfsOption checks an option with a value, and returns it in the kernel's form.
 func formatTmpfsOption(key, value string) (string, error) {
 	switch key {
 	case "mode":

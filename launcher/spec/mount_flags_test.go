@@ -144,7 +144,7 @@ func TestParseVolume(t *testing.T) {
 		{text: "/etc:/a/..", fails: "/a/.. is not an absolute path below /"},
 		{text: "/etc:/x:z", want: bind("/etc", "/x", "rbind", "rprivate")},
 		{text: "/etc:/x:ro,Z,cached,delegated,consistent", want: bind("/etc", "/x", "rbind", "rprivate", "ro")},
-		{text: "/no/such:/x", fails: "no such file or directory; if it is to be an empty directory: mkdir -p /no/such"},
+		{text: "/no/such:/x", fails: "no such file or directory; for an empty directory: mkdir -p /no/such"},
 		{text: "/etc:/x:y", fails: `unknown option "y"`},
 		{text: "/etc:/x:ro,rw", fails: "both ro and rw"},
 	} {

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-// sortMounts sorts mounts such that each comes after those in which it lies. Two mounts at one
-// destination are an error.
+// sortMounts sorts mounts such that each comes after the mounts above it. Two mounts at one destination
+// are an error.
 func sortMounts(mounts []specs.Mount) error {
 	seen := map[string]bool{}
 	for _, m := range mounts {
@@ -32,9 +32,8 @@ func sortMounts(mounts []specs.Mount) error {
 	return nil
 }
 
-// PlanMounts returns a container's mounts in the order in which they are made. volumes are as
-// [ParseVolume] reads them, and others are parsed already. files is the directory of files
-// that containers share.
+// PlanMounts returns a container's mounts in the order in which they are made. volumes are in the form
+// of [ParseVolume]. files is the directory of files that containers share.
 func PlanMounts(volumes []string, others []specs.Mount, files shared.Dir) ([]specs.Mount, error) {
 	var all []specs.Mount
 	for _, v := range volumes {
@@ -54,32 +53,32 @@ func PlanMounts(volumes []string, others []specs.Mount, files shared.Dir) ([]spe
 	return restrictBinds(all, files)
 }
 
-// IsCovered says whether a path lies at or below the destination of a mount.
+// IsCovered reports whether a path lies at or below the destination of a mount.
 func IsCovered(mounts []specs.Mount, p string) bool {
 	return slices.ContainsFunc(mounts, func(m specs.Mount) bool {
 		return p == m.Destination || strings.HasPrefix(p, m.Destination+"/")
 	})
 }
 
-// checkDestinations refuses destinations that the kernel's file systems have no place for.
-// Runtimes fail there with errors of their own, or mount something that doesn't work.
+// checkDestinations returns an error for destinations in the kernel's file systems where runtimes can't
+// mount, or where the mount wouldn't work.
 func checkDestinations(mounts []specs.Mount) error {
 	for _, m := range mounts {
 		dst := m.Destination
 		switch {
 		case isBelow(dst, "/proc") && !slices.Contains(replaceableProcFiles(), dst):
-			return fmt.Errorf("%s can't be mounted on %s, where the task sees its own processes; another place can be had, such as /host%s", describeSource(m), dst, dst)
+			return fmt.Errorf("%s can't be mounted on %s, where the task sees its own processes; mount it elsewhere, such as on /host%s", describeSource(m), dst, dst)
 		case m.Type == "tmpfs" && dst == "/dev":
 			return fmt.Errorf("%s can't be mounted on /dev, which has the task's devices; /dev/shm is memory already", describeSource(m))
 		case isBelow(dst, "/sys") && !pathExists(dst):
-			return fmt.Errorf("%s can't be mounted on %s, which isn't there: in /sys, only the kernel makes directories", describeSource(m), dst)
+			return fmt.Errorf("%s can't be mounted on %s, which doesn't exist: only the kernel creates directories in /sys", describeSource(m), dst)
 		}
 	}
 	return nil
 }
 
-// replaceableProcFiles are the files of procfs on which runtimes allow mounts. LXCFS provides
-// them for programs that count CPUs and memory.
+// replaceableProcFiles returns the files of procfs on which runtimes allow mounts. LXCFS provides such
+// files for programs that count CPUs and memory.
 func replaceableProcFiles() []string {
 	return []string{
 		"/proc/cpuinfo", "/proc/diskstats", "/proc/loadavg", "/proc/meminfo", "/proc/slabinfo", "/proc/stat",
@@ -100,9 +99,9 @@ func pathExists(name string) bool {
 	return err == nil
 }
 
-// CheckMountPoints fails if a directory would be mounted on a file, or a file on a directory.
-// files are the bind mounts of [EtcFiles]. Destinations in /proc, /sys and /dev are left to the
-// runtime, because the kernel's file systems aren't mounted in root yet.
+// CheckMountPoints returns an error if a directory would be mounted on a file, or a file on a directory.
+// files are the bind mounts of [EtcFiles]. Destinations in /proc, /sys and /dev are left to the runtime,
+// because these file systems aren't mounted in root yet.
 func CheckMountPoints(root *os.File, files map[string]string, mounts []specs.Mount) error {
 	if len(mounts) == 0 {
 		return nil
@@ -141,31 +140,31 @@ func checkKind(m specs.Mount, there fs.FileMode) error {
 	return nil
 }
 
-// checkSource fails if the source of a bind mount doesn't exist. It isn't made, because a
-// mistyped name would become an empty directory.
+// checkSource returns an error if the source of a bind mount doesn't exist. The source isn't created,
+// because a mistyped name would become an empty directory.
 func checkSource(src string) error {
 	_, err := os.Stat(src)
 	if os.IsNotExist(err) {
-		return fmt.Errorf("%w; if it is to be an empty directory: mkdir -p %s", err, src)
+		return fmt.Errorf("%w; for an empty directory: mkdir -p %s", err, src)
 	}
 	return err
 }
 
-// checkKernelDir fails for a working directory in /proc or /sys that doesn't exist: nobody can
-// make directories there.
+// checkKernelDir returns an error for a working directory in /proc or /sys that doesn't exist, because
+// it can't be created.
 func checkKernelDir(dir string) error {
 	dir = path.Clean(dir)
 	if !isBelow(dir, "/proc") && !isBelow(dir, "/sys") {
 		return nil
 	}
 	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
-		return fmt.Errorf("working directory %s isn't there, and only the kernel makes directories in it", dir)
+		return fmt.Errorf("working directory %s doesn't exist, and only the kernel creates directories there", dir)
 	}
 	return nil
 }
 
-// restrictBinds has bind mounts bring in nothing of the host by which a task could get at
-// others: see package binds. files is the directory of files that containers share.
+// restrictBinds restricts bind mounts of kernel file systems and of the driver's files, see package
+// binds. files is the directory of files that containers share.
 func restrictBinds(mounts []specs.Mount, files shared.Dir) ([]specs.Mount, error) {
 	if !slices.ContainsFunc(mounts, func(m specs.Mount) bool { return m.Type == "bind" }) {
 		return mounts, nil
@@ -176,7 +175,7 @@ func restrictBinds(mounts []specs.Mount, files shared.Dir) ([]specs.Mount, error
 	}
 	h := binds.Host{Table: table, HideProcesses: true}
 	if binds.Reaches(mounts, "/", files.Source) {
-		// No GPU may have been leased since the boot. The lock's own limit ends the wait for it.
+		// The files aren't mounted if no GPU was leased since the boot. The wait for the lock is limited.
 		if _, err := files.MountIfSupported(context.Background()); err != nil {
 			return nil, err
 		}
@@ -188,7 +187,7 @@ func restrictBinds(mounts []specs.Mount, files shared.Dir) ([]specs.Mount, error
 	return all, err
 }
 
-// isBelow says whether path is dir or lies below it.
+// isBelow reports whether path is dir or lies below it.
 func isBelow(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/"))
 	return ok && (rest == "" || rest[0] == '/')

@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// linuxMounts are the kernel's file systems, the container's own files and the user's mounts,
-// in this order, so that the user's cover the others.
+// linuxMounts returns the kernel's file systems, the container's own files and the user's mounts, in
+// this order, so that the user's mounts cover the others.
 func linuxMounts(c Container) []specs.Mount {
 	shm := []string{"nosuid", "noexec", "nodev", "mode=1777"}
 	if c.Resources.Shm > 0 {
@@ -21,7 +21,7 @@ func linuxMounts(c Container) []specs.Mount {
 	all := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		// The machine has 4096 terminals (kernel.pty.max): one container must not take them all.
+		// One container must not use up the machine's terminals: kernel.pty.max is 4096.
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", "max=256"}},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: shm},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
@@ -49,7 +49,7 @@ func linuxMounts(c Container) []specs.Mount {
 	return append(all, c.Mounts...)
 }
 
-// maskedPaths are files by which a container would learn about the host, or change it.
+// maskedPaths returns paths that would expose the host or change it.
 func maskedPaths() []string {
 	return []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys",
@@ -58,13 +58,13 @@ func maskedPaths() []string {
 	}
 }
 
-// ThermalPaths are the files of each CPU that are a side channel to other containers
+// ThermalPaths returns the directories of each CPU that are a side channel between containers
 // (GHSA-6fw5-f8r9-fgfm). Only existing ones are returned, because each becomes a mount. cpus is
-// /sys/devices/system/cpu. Globbing would read the directories of all CPUs.
+// /sys/devices/system/cpu. filepath.Glob would read the directories of all CPUs.
 func ThermalPaths(cpus string) []string {
 	entries, err := os.ReadDir(cpus)
 	if err != nil {
-		return nil // then a container has no such directory either
+		return nil // a container has no such directory either
 	}
 	var paths []string
 	for _, e := range entries {

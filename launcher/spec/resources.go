@@ -23,14 +23,14 @@ import (
 // Resources are the limits of a container. Zero means none.
 type Resources struct {
 	Memory int64 // bytes
-	// MemorySwap is memory and swap together; less than zero is as much as there is.
-	// MemoryReservation is what the container is left with when the machine's memory runs
+	// MemorySwap is memory and swap together in bytes; less than zero means no limit.
+	// MemoryReservation is the memory in bytes that the container keeps when the machine's memory runs
 	// short.
 	MemorySwap, MemoryReservation int64
-	CPUQuota                      float64 // CPUs' time
-	CPUShares                     uint64  // weight among others; the usual one is 1024
-	// CPUs and MemoryNodes (NUMA nodes) are in list format. Without CPUs the container runs
-	// on those near its devices, or on all. [New] takes the CPUs from [SetCPUs] alone.
+	CPUQuota                      float64 // number of CPUs
+	CPUShares                     uint64  // weight relative to other containers; the default is 1024
+	// CPUs and MemoryNodes (NUMA nodes) are in list format. Without CPUs the container runs on those
+	// near its devices, or on all. [New] ignores CPUs; [SetCPUs] sets them in the spec.
 	CPUs, MemoryNodes string
 	Shm               int64 // bytes of /dev/shm; zero means half of the machine's memory
 	Pids              int64 // less than zero means no limit
@@ -38,10 +38,10 @@ type Resources struct {
 	OOMScoreAdj       *int
 }
 
-// minMemory is the least memory that engines have found containers to start in.
+// minMemory is docker's least memory for a container, in bytes.
 const minMemory = 6 << 20
 
-// check fails for what the runtime would fail at, or silently not do.
+// check returns an error for limits with which the runtime would fail, or which it would ignore.
 func (r Resources) check(h Host) error {
 	switch {
 	case r.Memory < 0 || r.Shm < 0 || r.CPUQuota < 0:
@@ -62,7 +62,7 @@ func (r Resources) check(h Host) error {
 	return cmp.Or(checkUlimits(r.Ulimits, h), r.checkControllers(h), r.checkMemoryNodes(), r.checkSwap(h), r.checkCPUs(), r.checkOOMScoreAdj(h))
 }
 
-// checkControllers fails where the machine lacks a cgroup controller that a limit needs.
+// checkControllers returns an error if the machine lacks a cgroup controller that a limit needs.
 func (r Resources) checkControllers(h Host) error {
 	for _, need := range []struct {
 		asked            bool
@@ -83,7 +83,7 @@ func (r Resources) checkControllers(h Host) error {
 	return nil
 }
 
-// checkSwap fails on cgroup v1 where the kernel wasn't told at boot to count swap.
+// checkSwap returns an error on cgroup v1 if the kernel was booted without swap accounting.
 func (r Resources) checkSwap(h Host) error {
 	if r.MemorySwap == 0 || h.Cgroups.Version == cgroup.V2 {
 		return nil
@@ -104,7 +104,7 @@ func (r Resources) checkOOMScoreAdj(h Host) error {
 	}
 	own, err := smallfile.Int("/proc/self/oom_score_adj")
 	if err == nil && adj < own && !h.MayExceedLimits() {
-		return fmt.Errorf("--oom-score-adj %d: this root may not go below its own, %d: CAP_SYS_RESOURCE is missing", adj, own)
+		return fmt.Errorf("--oom-score-adj %d: this process may not go below its own value, %d: CAP_SYS_RESOURCE is missing", adj, own)
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (r Resources) checkMemoryNodes() error {
 	}
 	online, err := cpulist.Parse(text)
 	if err != nil {
-		return nil // the kernel tells
+		return nil // the kernel checks the list
 	}
 	for _, n := range wanted {
 		if !slices.Contains(online, n) {
@@ -133,8 +133,8 @@ func (r Resources) checkMemoryNodes() error {
 	return nil
 }
 
-// checkCPUs fails if a CPU that was asked for by its number can't be used. CPUs near a
-// device are a preference, and aren't checked.
+// checkCPUs returns an error if a CPU in r.CPUs can't be used. CPUs near a device are a preference and
+// aren't checked.
 func (r Resources) checkCPUs() error {
 	if r.CPUs == "" {
 		return nil
@@ -155,7 +155,7 @@ func (r Resources) checkCPUs() error {
 	return nil
 }
 
-// UsableCPUs are those of a list in list format that the calling thread may run on.
+// UsableCPUs returns the CPUs of a list in list format on which the calling thread may run.
 func UsableCPUs(list string) ([]int, error) {
 	wanted, err := cpulist.Parse(list)
 	if err != nil {
@@ -168,7 +168,7 @@ func UsableCPUs(list string) ([]int, error) {
 	return slices.DeleteFunc(wanted, func(cpu int) bool { return !mine.IsSet(cpu) }), nil
 }
 
-// SetCPUs makes a container run on CPUs in list format by its cpuset.
+// SetCPUs sets the container's cpuset to CPUs in list format.
 func SetCPUs(config *specs.Spec, list string) {
 	if config.Linux.Resources.CPU == nil {
 		config.Linux.Resources.CPU = &specs.LinuxCPU{}
@@ -176,7 +176,7 @@ func SetCPUs(config *specs.Spec, list string) {
 	config.Linux.Resources.CPU.Cpus = list
 }
 
-// ParseSize reads a size in docker's form: b, k, m, g and t are powers of 1024.
+// ParseSize parses a size in docker's form: b, k, m, g and t are powers of 1024.
 func ParseSize(text string) (int64, error) {
 	s := strings.ToLower(text)
 	digits := strings.TrimRight(s, "bkmgti")
@@ -235,10 +235,9 @@ func linuxCPU(r Resources) *specs.LinuxCPU {
 	return c
 }
 
-// RemoveCrunDefaults leaves out of a spec for crun what crun adds anyway: the device rules that each
-// container has. Written twice they are twice in the program of the cgroup, and to
-// verify it takes the kernel eight microseconds an instruction. What is denied, and
-// whatever else is allowed, stays.
+// RemoveCrunDefaults removes from a spec for crun the allowances of deviceRules, which crun adds to
+// every container. Otherwise the cgroup's BPF program would contain them twice, and the kernel needs
+// eight microseconds to verify an instruction. All other rules stay.
 func RemoveCrunDefaults(spec *specs.Spec) {
 	usual, r := deviceRules(), spec.Linux.Resources
 	r.Devices = slices.DeleteFunc(r.Devices, func(d specs.LinuxDeviceCgroup) bool {
@@ -246,8 +245,8 @@ func RemoveCrunDefaults(spec *specs.Spec) {
 	})
 }
 
-// deviceRules allows what every container has, and denies all else. Nodes may
-// not even be made (no wildcard "m" rule): the runtime makes those it needs.
+// deviceRules returns the rules that allow the devices of every container and deny all others. Unlike
+// docker's, they don't allow mknod of other devices: the runtime creates the nodes.
 func deviceRules() []edits.Rule {
 	rules := []edits.Rule{{Allow: false, Major: edits.Any, Minor: edits.Any, Access: "rwm"}}
 	for _, d := range [][2]int64{

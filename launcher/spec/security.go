@@ -16,46 +16,43 @@ import (
 
 // Security is what a container may do.
 type Security struct {
-	// CapAdd and CapDrop are capabilities as [Choose] takes them.
+	// CapAdd and CapDrop are in the form of [ChooseCapabilities].
 	CapAdd, CapDrop []string
-	// Privileged gives every capability that can't lift device isolation, hides nothing of
-	// the kernel's file systems, and filters no system calls but those that would lift it.
-	// It brings no devices.
+	// Privileged gives all capabilities that can't lift device isolation, masks no paths, and filters
+	// only the system calls that would lift device isolation. It adds no devices.
 	Privileged bool
-	// NewPrivileges lets programs raise theirs, as by set-uid.
+	// NewPrivileges lets programs gain privileges, as by set-uid.
 	NewPrivileges bool
-	// Seccomp is a file with a filter in Docker's form, or "unconfined"; "" is the default
-	// filter.
+	// Seccomp is a file with a filter in docker's format, or "unconfined"; "" means the default filter.
 	Seccomp string
-	// AppArmor is a profile's name, "" or "unconfined" none.
+	// AppArmor is the name of a profile; "" or "unconfined" means none.
 	AppArmor string
 }
 
 // unconfined is docker's word for no filter, or no profile.
 const unconfined = "unconfined"
 
-// Privileges are what Security comes to on a host.
+// Privileges are the result of applying Security on a host.
 type Privileges struct {
 	Capabilities Capabilities
-	// NeedsOuterCgroup says that the container may be able to change its own cgroup, by
-	// more capabilities or system calls than usual. Its device rules have to be on a
-	// cgroup around it as well.
+	// NeedsOuterCgroup means that the container may be able to change its own cgroup, because it has
+	// more capabilities or system calls than usual. An outer cgroup must have its device rules as well.
 	NeedsOuterCgroup bool
-	// Filter returns the system call filter, and makes it at the first call.
+	// Filter returns the system call filter. The first call builds it.
 	Filter func() *seccomp.Filter
 }
 
-// ChoosePrivileges chooses capabilities and system call filter. never are capabilities that
-// the container doesn't get in any case.
-func (s Settings) ChoosePrivileges(h Host, never ...string) (p Privileges, err error) {
+// ChoosePrivileges chooses capabilities and system call filter. The container gets none of the forbidden
+// capabilities.
+func (s Settings) ChoosePrivileges(h Host, forbidden ...string) (p Privileges, err error) {
 	add := s.CapAdd
 	if s.Privileged {
 		if len(s.CapDrop) > 0 {
-			return p, errors.New("--privileged and --cap-drop contradict each other; --cap-add ALL with --cap-drop takes single ones away")
+			return p, errors.New("--privileged and --cap-drop contradict each other; --cap-add ALL with --cap-drop drops single ones")
 		}
 		add = []string{"ALL"}
 	}
-	if p.Capabilities, err = ChooseCapabilities(h, add, slices.Concat(s.droppedCapabilities(add), never)); err != nil {
+	if p.Capabilities, err = ChooseCapabilities(h, add, slices.Concat(s.droppedCapabilities(add), forbidden)); err != nil {
 		return p, err
 	}
 	p.NeedsOuterCgroup = s.Privileged || p.Capabilities.Unusual || s.Seccomp != ""
@@ -74,8 +71,8 @@ func (s Settings) ChoosePrivileges(h Host, never ...string) (p Privileges, err e
 	return p, nil
 }
 
-// droppedCapabilities are those that the container isn't to have. NET_RAW is usual in a
-// network of one's own; on the host's it forges everybody's packets, and must be asked for.
+// droppedCapabilities returns the capabilities to drop. NET_RAW is a default in a network namespace of
+// the container's own. In the host's it could forge any packet, so it has to be asked for.
 func (s Settings) droppedCapabilities(add []string) []string {
 	isAll := func(name string) bool { return strings.EqualFold(name, "ALL") }
 	if s.Network == "none" || slices.ContainsFunc(add, isAll) {
@@ -84,7 +81,7 @@ func (s Settings) droppedCapabilities(add []string) []string {
 	return append(slices.Clip(s.CapDrop), "NET_RAW")
 }
 
-// maxProfile is far more than any filter has; the kernel takes 4096 instructions.
+// maxProfile bounds the file of a filter, in bytes. The kernel accepts 4096 instructions.
 const maxProfile = 4 << 20
 
 func readProfile(path string, caps []string) (*seccomp.Filter, error) {
@@ -103,11 +100,11 @@ func readProfile(path string, caps []string) (*seccomp.Filter, error) {
 	return f, nil
 }
 
-// check fails for what this kernel can't do, and for a cgroup namespace in which a container
-// that can lift its device rules would reach the cgroup around it.
+// check returns an error for an AppArmor profile that this kernel doesn't have, and for a container that
+// needs an outer cgroup but is to share the host's cgroup namespace, through which it could reach it.
 func (s Security) check(p Privileges, cgroupNamespace string) error {
 	if p.NeedsOuterCgroup && cgroupNamespace == "host" {
-		return errors.New("--cgroupns host: a task with more capabilities than usual, or another filter, has to be in a cgroup namespace of its own: the device rules that it can't lift are outside")
+		return errors.New("--cgroupns host: a task with more capabilities than usual, or another filter, needs a cgroup namespace of its own, so that it can't reach the outer cgroup with its device rules")
 	}
 	return checkAppArmor(s.AppArmor, "/sys/module/apparmor/parameters/enabled", "/sys/kernel/security/apparmor/profiles")
 }
@@ -122,7 +119,7 @@ func checkAppArmor(name, enabled, profiles string) error {
 	}
 	loaded, err := os.ReadFile(profiles)
 	if err != nil {
-		return nil // the runtime tells
+		return nil // the runtime checks the profile
 	}
 	for line := range strings.Lines(string(loaded)) {
 		if strings.HasPrefix(line, name+" (") {

@@ -35,7 +35,7 @@ func TestChoose(t *testing.T) {
 		{name: "nodes", host: all, add: []string{"MKNOD"}, fails: "--cap-add MKNOD: no task gets CAP_MKNOD: it makes device nodes"},
 		{name: "modules", host: all, add: []string{"CAP_SYS_MODULE"}, fails: "--cap-add SYS_MODULE: no task gets CAP_SYS_MODULE"},
 		{name: "dropped, and never had", host: all, drop: []string{"MKNOD"}, want: Capabilities{Names: always}},
-		{name: "not this root's", host: Host{Capabilities: 1 << unix.CAP_CHOWN}, add: []string{"SYS_ADMIN"}, fails: "--cap-add SYS_ADMIN: this root hasn't got CAP_SYS_ADMIN itself"},
+		{name: "not of this process", host: Host{Capabilities: 1 << unix.CAP_CHOWN}, add: []string{"SYS_ADMIN"}, fails: "--cap-add SYS_ADMIN: this process itself has no CAP_SYS_ADMIN"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ChooseCapabilities(tt.host, tt.add, tt.drop)
@@ -69,7 +69,7 @@ func TestChooseProperty(t *testing.T) {
 			if _, never := withheldReasons()[name]; never || h.Capabilities&(1<<bit) == 0 {
 				t.Fatalf("a container has %s", name)
 			}
-			more = more || !slices.Contains(strings.Fields(defaultNames), strings.TrimPrefix(name, "CAP_"))
+			more = more || !slices.Contains(strings.Fields(defaultCapabilityNames), strings.TrimPrefix(name, "CAP_"))
 		}
 		if more != c.Unusual {
 			t.Fatalf("more than usual: %v, want %v: %v", c.Unusual, more, c.Names)

@@ -13,20 +13,20 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Settings are what people ask of a container, in the words of docker's flags. [Settings.Check]
-// is called before anything is made.
+// Settings of a container, named after docker's flags. [Settings.Check] is called before anything is
+// created.
 type Settings struct {
 	// Command replaces the image's; its entrypoint stays in front.
 	Command []string
-	// Entrypoint replaces the image's, and the image's command with it. nil leaves both, and
-	// one without words leaves Command alone.
+	// Entrypoint replaces the image's entrypoint and command. nil keeps both; an empty one leaves only
+	// Command.
 	Entrypoint []string
 	// Env entries are "K=V" and win over the image's.
 	Env []string
-	// Volumes are "SRC:DST[:OPTIONS]", see [ParseVolume]. Mounts are made beside them.
+	// Volumes are "SRC:DST[:OPTIONS]", see [ParseVolume]. Mounts are further mounts.
 	Volumes []string
 	Mounts  []specs.Mount
-	// Dir and User replace what the image says. User is "user[:group]".
+	// Dir and User override those of the image. User is "user[:group]".
 	Dir, User string
 	// Groups are supplementary ones, names of the image or numbers.
 	Groups []string
@@ -34,36 +34,35 @@ type Settings struct {
 	Terminal bool
 	// Network is "host", "none", or one of a gang's.
 	Network string
-	// ReadOnly: nothing can be written to the root. ReadWrite: writes go to the directory
-	// that is the image. Neither: writes are thrown away at the end.
+	// ReadOnly makes the root read-only. ReadWrite makes writes go to the image itself, which must be a
+	// directory. Otherwise writes are discarded at the end.
 	ReadOnly, ReadWrite bool
-	// StorageSize bounds in bytes what the container writes to its root; 0 doesn't.
+	// StorageSize bounds what the container writes to its root, in bytes; 0 means no limit.
 	StorageSize int64
-	// Hostname and Domainname; "" means the container's name, and none.
+	// Hostname "" means the container's name, Domainname "" none.
 	Hostname, Domainname string
 	// Hosts are further lines for the container's /etc/hosts, "ADDRESS\tNAME".
 	Hosts []string
-	// Resolver is what the container's /etc/resolv.conf says in place of the host's.
+	// Resolver overrides the host's settings in the container's /etc/resolv.conf.
 	Resolver Resolver
 	// Annotations go into the spec.
 	Annotations map[string]string
-	// IPC, UTS and CgroupNS are "host", or "private" or "" for one of the container's own.
+	// IPC, UTS and CgroupNS are namespaces: "host", or "private" or "" for one of the container's own.
 	IPC, UTS, CgroupNS string
 	// Sysctls are kernel parameters of the container's own namespaces.
 	Sysctls map[string]string
-	// Init makes catatonit the container's first process: it forwards signals, and reaps the
-	// orphans of the command.
+	// Init makes catatonit the container's first process, which forwards signals and reaps orphans.
 	Init bool
 
 	Security
 	Resources
 }
 
-// Resolver is how names are looked up.
+// Resolver has the settings of the DNS resolver.
 type Resolver struct{ Servers, Search, Options []string }
 
-// Check fails for settings that are wrong or that this host can't satisfy, whatever the
-// image is. The error is one line that names the flag.
+// Check returns an error for settings that are invalid or that this host can't satisfy with any image.
+// The error is one line that names the flag.
 func (s Settings) Check(h Host, p Privileges) error {
 	if s.ReadOnly && s.ReadWrite {
 		return errors.New("a root file system can't be both read-only and writable")
@@ -77,7 +76,7 @@ func (s Settings) Check(h Host, p Privileges) error {
 		s.Resources.check(h), s.Security.check(p, s.CgroupNS), s.checkStorageSize(p))
 }
 
-// checkStorageSize fails where nothing holds the container to its size.
+// checkStorageSize returns an error if the container could exceed or lift its StorageSize.
 func (s Settings) checkStorageSize(p Privileges) error {
 	switch {
 	case s.StorageSize == 0:
@@ -85,7 +84,7 @@ func (s Settings) checkStorageSize(p Privileges) error {
 	case s.ReadWrite:
 		return errors.New("--storage-opt size: with --rw the task writes to the image itself, which has no size; leave out one of them")
 	case s.Privileged || s.Seccomp != "" || slices.Contains(p.Capabilities.Names, "CAP_SYS_ADMIN"),
-		slices.Contains(p.Capabilities.Names, "CAP_SYS_RESOURCE"): // ext4's quotas don't hold it
+		slices.Contains(p.Capabilities.Names, "CAP_SYS_RESOURCE"): // exempt from ext4's quotas
 		return errors.New("--storage-opt size: a task with --privileged, CAP_SYS_ADMIN, CAP_SYS_RESOURCE or another system call filter could lift it; leave out one of them")
 	}
 	return nil
@@ -127,8 +126,7 @@ func (s Settings) checkSysctls() error {
 	return nil
 }
 
-// checkSysctl allows the parameters of namespaces that the container has of its own. All
-// others are the whole machine's.
+// checkSysctl returns an error unless the parameter belongs to a namespace of the container's own.
 func (s Settings) checkSysctl(name string) error {
 	ipc := []string{"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced"}
 	switch {
@@ -151,14 +149,14 @@ func (s Settings) checkSysctl(name string) error {
 	return nil
 }
 
-// checkAnnotations refuses those that instruct the runtime or berth.
+// checkAnnotations returns an error for annotations that the runtime or berth interprets.
 func (s Settings) checkAnnotations() error {
 	for name := range s.Annotations {
 		switch {
 		case strings.HasPrefix(name, "berth."):
-			return fmt.Errorf("--annotation %s: it is for engines that have no other word; here --gpus asks for devices", name)
+			return fmt.Errorf("--annotation %s: it is for other engines; here --gpus asks for devices", name)
 		case strings.HasPrefix(name, "dev.berth."), strings.HasPrefix(name, "run.oci."), strings.HasPrefix(name, "org.systemd."):
-			return fmt.Errorf("--annotation %s: berth and the runtime speak to each other with it; take another name", name)
+			return fmt.Errorf("--annotation %s: berth and the runtime use it; choose another name", name)
 		}
 	}
 	return nil

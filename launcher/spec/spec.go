@@ -1,9 +1,8 @@
-// Package spec makes the OCI spec of a container from what people ask of it, the image and the
-// host: users, environment, mounts, limits, capabilities, device rules and the system call
-// filter (package seccomp).
+// Package spec builds the OCI spec of a container from settings, image and host: users, environment,
+// mounts, limits, capabilities, device rules and the system call filter (package seccomp).
 //
-// The steps are [Settings.Check] and [PlanMounts] before anything is made,
-// [Settings.Container], which merges settings and image, and [New], which is pure.
+// The steps are [Settings.Check] and [PlanMounts] before anything is created, [Settings.Container],
+// which merges settings and image, and [New], which is pure.
 //
 // The defaults are docker's, with these differences: CAP_MKNOD is missing, no_new_privileges is
 // set, /dev/shm has the kernel's default size (half of memory) instead of 64 MiB, and NUMA
@@ -24,7 +23,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec/seccomp"
 )
 
-// Container is all that a spec is made from.
+// Container is the input of [New].
 type Container struct {
 	Args     []string
 	Env      []string // "K=V"; the last of a name counts
@@ -42,9 +41,9 @@ type Container struct {
 	CgroupNamespace bool
 	// HostIPC and HostUTS share these with the host.
 	HostIPC, HostUTS bool
-	// Join has paths of existing namespaces that are joined; others are made.
+	// Join has the paths of existing namespaces to join; other namespaces are created.
 	Join map[specs.LinuxNamespaceType]string
-	// Shm is a directory of the host that becomes /dev/shm; "" is memory of the container's own.
+	// Shm is a directory of the host that becomes /dev/shm; "" means a tmpfs of the container's own.
 	Shm string
 	// Files are the container's own files by destination, which are bind-mounted.
 	Files map[string]string
@@ -55,13 +54,13 @@ type Container struct {
 	// Capabilities of the container's root.
 	Capabilities Capabilities
 	Filter       *seccomp.Filter
-	// NewPrivileges lets programs raise theirs, as by set-uid.
+	// NewPrivileges lets programs gain privileges, as by set-uid.
 	NewPrivileges bool
 	// AppArmor is a profile's name, "" for none.
 	AppArmor string
 	// MaskedPaths are hidden in addition to the default ones.
 	MaskedPaths []string
-	// Exposed hides no paths, and mounts the kernel's file systems writable.
+	// Exposed masks no paths, and mounts the kernel's file systems writable.
 	Exposed     bool
 	Annotations map[string]string
 	Sysctls     map[string]string // kernel parameters
@@ -103,12 +102,12 @@ func New(c Container) *specs.Spec {
 		spec.Linux.MaskedPaths, spec.Linux.ReadonlyPaths = nil, nil
 	}
 	if c.HostUTS {
-		spec.Hostname = "" // the host's, which nobody is to change
+		spec.Hostname = "" // runtimes would set the host's hostname
 	}
 	return spec
 }
 
-// mergeAnnotations adds the filter's annotations, which are for the runtime.
+// mergeAnnotations returns the container's annotations and those of the filter, which win.
 func mergeAnnotations(c Container) map[string]string {
 	if len(c.Annotations) == 0 {
 		return maps.Clone(c.Filter.Annotations)

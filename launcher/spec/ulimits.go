@@ -17,7 +17,7 @@ import (
 // numbers.
 const rlimitNames = "cpu fsize data stack core rss nproc nofile memlock as locks sigpending msgqueue nice rtprio rttime"
 
-// suggestUlimit ends an error with the name that is nearest to an unknown one.
+// suggestUlimit returns the nearest known name as the end of an error, "" for a known name.
 func suggestUlimit(name string) string {
 	if slices.Contains(strings.Fields(rlimitNames), name) {
 		return ""
@@ -54,7 +54,7 @@ func parseRlimit(s string) (uint64, error) {
 	return strconv.ParseUint(s, 10, 63)
 }
 
-// checkUlimits fails for limits that the kernel would refuse the runtime.
+// checkUlimits returns an error for limits that the runtime couldn't set.
 func checkUlimits(limits []specs.POSIXRlimit, h Host) error {
 	seen := map[string]specs.POSIXRlimit{}
 	for _, l := range limits {
@@ -84,7 +84,7 @@ func checkHardLimit(name string, hard uint64, h Host) error {
 		return err
 	}
 	if hard > own {
-		return fmt.Errorf("--ulimit %s: this root may not raise it above its own hard limit, %d: CAP_SYS_RESOURCE is missing", name, own)
+		return fmt.Errorf("--ulimit %s: this process may not raise it above its own hard limit, %d: CAP_SYS_RESOURCE is missing", name, own)
 	}
 	return nil
 }
@@ -92,8 +92,8 @@ func checkHardLimit(name string, hard uint64, h Host) error {
 // minNoFile is the number of open files that NCCL needs on a large node.
 const minNoFile = 128 << 10
 
-// defaultRlimits raises the limits that this process may raise. All others are inherited, and
-// so aren't named.
+// defaultRlimits returns raised limits for open files and locked memory, as far as this process may raise
+// them. All other limits are inherited.
 func defaultRlimits(h Host) []specs.POSIXRlimit {
 	const unlimited = ^uint64(0)
 	var limits []specs.POSIXRlimit
@@ -110,7 +110,7 @@ func defaultRlimits(h Host) []specs.POSIXRlimit {
 	return limits
 }
 
-// applyUlimits replaces default limits by those that were asked for, and appends the rest.
+// applyUlimits replaces default limits by those that were asked for, and appends the others.
 func applyUlimits(usual, asked []specs.POSIXRlimit) []specs.POSIXRlimit {
 	for _, a := range asked {
 		at := slices.IndexFunc(usual, func(u specs.POSIXRlimit) bool { return u.Type == a.Type })

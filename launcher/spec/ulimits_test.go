@@ -51,7 +51,7 @@ func FuzzParseUlimit(f *testing.F) {
 func TestUlimitsThatMayNotBe(t *testing.T) {
 	weak := Host{}
 	// Every user's signals are limited.
-	if err := checkHardLimit("sigpending", math.MaxUint64, weak); err == nil || !strings.Contains(err.Error(), "--ulimit sigpending: this root may not raise it above its own hard limit") {
+	if err := checkHardLimit("sigpending", math.MaxUint64, weak); err == nil || !strings.Contains(err.Error(), "--ulimit sigpending: this process may not raise it above its own hard limit") {
 		t.Errorf("more than this process has: %v", err)
 	}
 	if err := checkHardLimit("sigpending", 1, weak); err != nil {

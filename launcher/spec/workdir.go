@@ -13,15 +13,15 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-// procDirError refuses a working directory in procfs. A runtime enters the directory while it
-// has files of the host open, and links of procfs lead to them.
+// procDirError refuses a working directory in procfs. A runtime enters the directory while it has files
+// of the host open, which links of procfs lead to.
 type procDirError struct{ dir string }
 
 func (e procDirError) Error() string {
 	return fmt.Sprintf("working directory %s lies in /proc, whose links lead out of containers; choose another", e.dir)
 }
 
-// MakeWorkdir makes a container's working directory in its root. It fails for one in /proc.
+// MakeWorkdir creates a container's working directory in its root. A directory in /proc is an error.
 func MakeWorkdir(root *os.File, dir string) error {
 	if err := checkKernelDir(dir); err != nil {
 		return err
@@ -35,7 +35,7 @@ func MakeWorkdir(root *os.File, dir string) error {
 	return rejectLinkToProc(root, dir)
 }
 
-// rejectLinkToProc fails if links of the image lead from the working directory into the root's
+// rejectLinkToProc returns an error if the working directory is a link of the image into the root's
 // /proc, where procfs isn't mounted yet.
 func rejectLinkToProc(root *os.File, dir string) error {
 	if dir == "/" {
@@ -45,7 +45,7 @@ func rejectLinkToProc(root *os.File, dir string) error {
 	if err != nil {
 		return fmt.Errorf("working directory %s: %w", dir, err)
 	}
-	defer d.Close() // only looked at
+	defer d.Close() // an O_PATH descriptor
 	at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(d.Fd())))
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func rejectLinkToProc(root *os.File, dir string) error {
 	return nil
 }
 
-// RejectProcfs fails if d, a directory of a running container, belongs to procfs.
+// RejectProcfs returns an error if d, a directory of a running container, is in procfs.
 func RejectProcfs(d *os.File, dir string) error {
 	var where unix.Statfs_t
 	if err := unix.Fstatfs(int(d.Fd()), &where); err != nil {

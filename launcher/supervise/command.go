@@ -14,32 +14,33 @@ import (
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
-// Command is a call of an OCI runtime that stays until the process that it starts in a
-// container has ended: "run", which makes the container, or "exec". Its exit code is the
+// Command is a call of an OCI runtime that lasts as long as the process that it starts in a
+// container: "run", which creates the container, or "exec". The runtime's exit code is the
 // process's.
 //
 // A Command is used once: Start, Wait and Drain, in this order.
 type Command struct {
 	Streams
-	// Null is what the process gets in place of the host's /dev/null.
+	// Null replaces the host's /dev/null in the process.
 	Null Null
-	// Runtime has to have a Log, which says why a call failed.
+	// Runtime must have a Log, from which errors are read.
 	Runtime ociruntime.Runtime
-	// Args is the call without the container's ID.
+	// Args are the runtime's arguments without the container's ID.
 	Args []string
 	ID   string
 	// Files are passed to the process from descriptor 3 on.
 	Files []*os.File
-	// PIDFile is the file that the runtime writes when the process runs its command: a
-	// call that ends without it has failed.
+	// PIDFile is the file that the runtime writes when the process runs its command. A call that
+	// ends without the file has failed.
 	PIDFile string
-	// Cgroup is above that of the process, which tells it from one of the same number.
+	// Cgroup is a cgroup above the process's own. It distinguishes the process from a later one with
+	// the same pid.
 	Cgroup string
 	// Dir is a directory that only root can enter, for the socket of a terminal.
 	Dir string
-	// AsInit: the process is the first of a container, see Process.SendAsInit.
+	// AsInit means that the process is the first of a container, see Process.SendAsInit.
 	AsInit bool
-	// Detached: the process goes on without this one, with no input and no output.
+	// Detached means that the process outlives this one and has neither input nor output.
 	Detached bool
 
 	cmd     *exec.Cmd
@@ -51,9 +52,9 @@ type Command struct {
 	before *unix.Termios
 }
 
-// Start starts the runtime by program and start, see ociruntime.Program.Start. Signals are
-// the process's from then on. An error of ctx or of a signal that came before is returned
-// as it is. Drain has to be called in any case.
+// Start starts the runtime by program and start, see ociruntime.Program.Start. From then on signals
+// are forwarded to the process. If ctx has ended or a signal came before, Start returns that error
+// unchanged. Drain must be called even after an error.
 func (c *Command) Start(ctx context.Context, s *Signals, program ociruntime.Program, start func(*exec.Cmd) error) error {
 	cmd := c.Runtime.Command(append(c.Args[:len(c.Args):len(c.Args)], c.ID)...)
 	cmd.ExtraFiles = c.Files
@@ -77,7 +78,7 @@ func (c *Command) Start(ctx context.Context, s *Signals, program ociruntime.Prog
 	return nil
 }
 
-// connect gives the runtime what becomes the process's input and output.
+// connect sets the runtime's standard files, which become the process's.
 func (c *Command) connect(cmd *exec.Cmd) (err error) {
 	if c.Terminal && !c.Detached && !relaysTerminal(c.Runtime.Path) {
 		if c.out.console, err = c.newConsole(c.Dir); err == nil {
@@ -85,10 +86,10 @@ func (c *Command) connect(cmd *exec.Cmd) (err error) {
 		}
 		return err
 	}
-	// The runtime has to be in the foreground of our terminal to use it. Without that it is
-	// in a process group of its own: ^C reaches the process once, through us.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !c.ownTerminal()}
-	if c.ownTerminal() {
+	// A runtime that uses this process's terminal has to be in its foreground process group. Any other
+	// runtime gets its own process group: ^C reaches the process once, forwarded by this one.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !c.usesOwnTerminal()}
+	if c.usesOwnTerminal() {
 		c.before, _ = terminalState(c.Stdin) // nil if it can't be read
 	}
 	if err := c.connectOutput(cmd); err != nil {
@@ -99,7 +100,7 @@ func (c *Command) connect(cmd *exec.Cmd) (err error) {
 		return err
 	}
 	if c.Detached && c.Terminal {
-		// The runtime holds the process's terminal as long as that runs, and its own.
+		// The runtime lives as long as the process, so it gets its own session and keeps in.master open.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		cmd.ExtraFiles = []*os.File{c.in.master}
 	}
@@ -109,7 +110,7 @@ func (c *Command) connect(cmd *exec.Cmd) (err error) {
 func (c *Command) connectOutput(cmd *exec.Cmd) (err error) {
 	switch {
 	case c.Detached && c.Terminal:
-		return nil // the terminal alone, which the runtime has
+		return nil // the process has only the terminal, which the runtime holds
 	case c.Detached && c.Null.own == nil:
 		return ErrNoNull
 	case c.Detached:
@@ -142,14 +143,14 @@ func (c *Command) connectInput(cmd *exec.Cmd) (err error) {
 // Result is how a process ended.
 type Result struct {
 	Code int
-	// Why says why it was asked to end: TimeoutReason, or a cause of the context; "" if it
-	// wasn't.
+	// Why is the reason for stopping the process: TimeoutReason, or the cause of the context; "" if
+	// the process wasn't stopped.
 	Why string
 }
 
-// Wait supervises the process until it has ended. It is asked to end on the terms when ctx
-// ends. The error says that the process was never started, or that its end isn't known; it
-// Is rootfs.ErrNotFound or rootfs.ErrCantInvoke where the command is to blame.
+// Wait supervises the process until it has ended. When ctx ends, the process is stopped on the terms.
+// An error means that the process was never started, or that its exit code is unknown. It Is
+// rootfs.ErrNotFound or rootfs.ErrCantInvoke if the command can't be run.
 func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, error) {
 	var exit error
 	ended := make(chan struct{})
@@ -184,8 +185,7 @@ func (c *Command) send(sig syscall.Signal) bool {
 	return true
 }
 
-// resize gives the process's terminal the size of ours. One that can't be changed keeps its
-// size.
+// resize sets the size of the process's terminal to that of this process's. Errors are ignored.
 func (c *Command) resize() {
 	switch {
 	case !c.Terminal:
@@ -196,7 +196,7 @@ func (c *Command) resize() {
 	}
 }
 
-// restoreTerminal restores the terminal that a runtime that was killed had made raw.
+// restoreTerminal restores this process's terminal: a runtime that was killed leaves it in raw mode.
 func (c *Command) restoreTerminal() {
 	if c.before != nil {
 		_ = unix.IoctlSetTermios(int(c.Stdin.Fd()), unix.TCSETS, c.before) // it may be gone
@@ -204,7 +204,7 @@ func (c *Command) restoreTerminal() {
 	c.in.closeMaster()
 }
 
-// exitCode turns the runtime's end into the process's exit code.
+// exitCode returns the process's exit code, given the runtime's.
 func (c *Command) exitCode(err error) (int, error) {
 	var exit *exec.ExitError
 	if err == nil {
@@ -216,7 +216,7 @@ func (c *Command) exitCode(err error) (int, error) {
 	status, _ := exit.Sys().(syscall.WaitStatus)
 	switch began := c.hasStarted(); {
 	case status.Signaled() && began && c.AsInit:
-		// The runtime is in the task's cgroup: somebody ended all that is in there.
+		// The runtime is in the task's cgroup, whose processes were all killed.
 		return CodeOfSignal(status.Signal()), nil
 	case status.Signaled():
 		return 0, fmt.Errorf("%s was ended by a signal: %w", c.Runtime.Path, err)
@@ -258,8 +258,8 @@ func (c *Command) WaitStarted(ctx context.Context, s *Signals) (int, error) {
 	return 0, nil
 }
 
-// Drain waits until all that the process has written has come out. allEnded says that no
-// process is left that could write more. The error says what couldn't be written or read.
+// Drain waits until all output of the process was copied. allEnded means that no process is left that
+// could write more. The error tells what couldn't be read or written.
 func (c *Command) Drain(s *Signals, allEnded bool) error {
 	if c.out == nil {
 		return nil

@@ -15,29 +15,30 @@ import (
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
-// console relays a container's terminal, whose master side this process holds: what comes
-// out is copied to Streams.Stdout, to the last byte, and with Interactive what is typed at
-// Streams.Stdin is copied in. When this process dies, the terminal hangs up.
+// console relays a container's terminal, whose master side this process holds. It copies all output
+// to Streams.Stdout and, with Interactive, the input from Streams.Stdin. The terminal hangs up when
+// this process dies.
 //
-// It is for crun, which may end before it has read all that is in a terminal that it relays
-// itself. runc relays all of it, and wouldn't leave that to others.
+// It is for crun: a crun that relays a terminal itself may end before it has read all output. runc
+// relays all of it, but has no option to leave the relay to its caller.
 type console struct {
 	Streams
 	socket *ociruntime.Console
 	quit   int           // an eventfd that ends copyInput
-	done   chan struct{} // closed when nothing more will come out
-	err    error         // of writing what came out; known then
+	done   chan struct{} // closed when all output was copied
+	err    error         // of writing the output; valid after done
 
 	mu     sync.Mutex
-	master *os.File    // nil before it came, and after
+	master *os.File    // nil before the runtime has sent it, and after release
 	before *term.State // of the terminal at Stdin, to be restored
 	ended  bool        // the runtime has ended
 }
 
-// relaysTerminal says whether a runtime is to relay a terminal itself.
+// relaysTerminal reports whether a runtime relays a container's terminal itself.
 func relaysTerminal(runtime string) bool { return filepath.Base(runtime) != "crun" }
 
-// newConsole waits for a terminal at a socket in a directory that only root can enter.
+// newConsole creates a socket in dir, which only root can enter, and relays the terminal that a
+// runtime sends to it.
 func (s Streams) newConsole(dir string) (*console, error) {
 	quit, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
@@ -52,8 +53,8 @@ func (s Streams) newConsole(dir string) (*console, error) {
 	return c, nil
 }
 
-// connect has a runtime send the terminal that it makes to the socket. id is the last word
-// of its command line.
+// connect makes a runtime send the terminal to the socket. The last argument of cmd is the
+// container's id.
 func (c *console) connect(cmd *exec.Cmd) {
 	last := len(cmd.Args) - 1
 	cmd.Args = append(cmd.Args[:last:last], "--console-socket", c.socket.Path, cmd.Args[last])
@@ -69,20 +70,20 @@ func (c *console) run() {
 	}
 	defer c.release(master)
 	if !c.start(master) {
-		c.err = writeError(c.Stdout, copyRest(c.Stdout, master, consoleRoom))
+		c.err = writeError(c.Stdout, copyRest(c.Stdout, master, maxConsoleOutput))
 		return
 	}
 	_ = c.resize() // the size may have changed since the runtime was told, and there may be none
 	typed := make(chan struct{})
 	go func() { defer close(typed); c.copyInput(master) }()
-	c.err = writeError(c.Stdout, copyOutput(c.Stdout, master, consoleRoom))
+	c.err = writeError(c.Stdout, copyOutput(c.Stdout, master, maxConsoleOutput))
 	_, _ = unix.Write(c.quit, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // the first write to an eventfd doesn't fail
-	_ = master.SetWriteDeadline(longAgo())                    // it is open
+	_ = master.SetWriteDeadline(pastDeadline())               // it is open
 	<-typed
 }
 
-// start is false when the runtime has ended already. Otherwise what is typed is the
-// process's from now on, key by key.
+// start returns false if the runtime has already ended. Otherwise it puts the terminal at Stdin into
+// raw mode.
 func (c *console) start(master *os.File) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +97,7 @@ func (c *console) start(master *os.File) bool {
 	return true
 }
 
-// release closes the terminal: processes that still have it get EIO.
+// release closes the master side. Processes that have the terminal open get EIO from then on.
 func (c *console) release(master *os.File) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,20 +114,20 @@ func (c *console) restoreLocked() {
 	c.before = nil
 }
 
-// consolePiece is more than people type at once.
-const consolePiece = 4 << 10
+// consoleBufferSize is the size in bytes of one read of the input.
+const consoleBufferSize = 4 << 10
 
-// consoleRoom is more than a terminal keeps that nobody has read. Others may go on writing to it.
-func consoleRoom(int) (int, error) { return 64 << 10, nil }
+// maxConsoleOutput returns how many bytes are read once the runtime has ended, more than the kernel
+// buffers for a terminal: other processes may go on writing to it.
+func maxConsoleOutput(int) (int, error) { return 64 << 10, nil }
 
-// copyInput copies what is typed until the process has ended, or the terminal at Stdin has
-// gone.
+// copyInput copies the input until the process has ended or the terminal at Stdin has hung up.
 func (c *console) copyInput(master *os.File) {
 	if !c.Interactive {
 		return
 	}
 	from := int(c.Stdin.Fd())
-	buf := make([]byte, consolePiece)
+	buf := make([]byte, consoleBufferSize)
 	for {
 		fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}, {Fd: int32(c.quit), Events: unix.POLLIN}}
 		if _, err := unix.Poll(fds, -1); errors.Is(err, unix.EINTR) {
@@ -148,7 +149,8 @@ func (c *console) copyInput(master *os.File) {
 	}
 }
 
-// resize gives the terminal the size of ours, if it has come.
+// resize sets the size of the container's terminal, once the runtime has sent it, to that of this
+// process's.
 func (c *console) resize() error {
 	size, err := c.windowSize()
 	if err != nil {
@@ -162,9 +164,8 @@ func (c *console) resize() error {
 	return SetTerminalSize(c.master, size)
 }
 
-// finish is called when the runtime has ended, or will never start: then what is in the
-// terminal is all that comes, and finish waits until it is written. A signal that asks to
-// end ends the waiting, too.
+// finish waits until all output that is in the terminal was written. It is called when the runtime
+// has ended or will never start. A signal that asks to end also ends the wait.
 func (c *console) finish(s *Signals) error {
 	c.runtimeEnded()
 	for {
@@ -177,7 +178,7 @@ func (c *console) finish(s *Signals) error {
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				c.restoreLocked()
-				return nil // run may still be writing, and has the rest
+				return nil // run may still be writing, and closes the rest
 			}
 		}
 	}
@@ -188,6 +189,6 @@ func (c *console) runtimeEnded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended = true; c.master != nil {
-		_ = c.master.SetDeadline(longAgo()) // it is open
+		_ = c.master.SetDeadline(pastDeadline()) // it is open
 	}
 }

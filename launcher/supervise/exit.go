@@ -19,7 +19,7 @@ const (
 	CodeFailed     = 125 // berth failed before the command started
 	CodeCantInvoke = 126 // the command can't be executed
 	CodeNotFound   = 127 // there is no such command
-	CodeUnknown    = 255 // no process of berth saw the exit status
+	CodeUnknown    = 255 // no process of berth has read the exit status
 )
 
 // CodeOfSignal returns the exit code of a process that a signal ended, as shells have it.
@@ -53,8 +53,8 @@ func ExitCode(err error) int {
 	return CodeFailed
 }
 
-// OutOfMemory says that the kernel killed a process of the task because memory ran out, and
-// that the task then ended with Code, which isn't 0.
+// OutOfMemory means that the kernel has killed a process of the task for lack of memory, and that
+// the task has ended with Code, which isn't 0.
 type OutOfMemory struct {
 	Code  int
 	Limit int64 // in bytes; 0 for a task without a limit of its own
@@ -72,8 +72,7 @@ func (e *OutOfMemory) Error() string {
 	return fmt.Sprintf("out of memory: the kernel has killed %s; %s", what, limit)
 }
 
-// TimedOut says that the task was ended because its time was over, and that it ended with
-// Code, which isn't 0.
+// TimedOut means that the task was stopped by its timeout and has ended with Code, which isn't 0.
 type TimedOut struct {
 	Code  int
 	After time.Duration

@@ -12,19 +12,19 @@ import (
 // input is the standard input of a process in a container.
 type input struct {
 	file *os.File // the process's end; nil for none
-	// master is the other side of a terminal at which nobody types; nil without one. It
-	// stays open as long as the process runs, or its terminal would hang up.
+	// master is the master side of a terminal without input; nil without one. It stays open as long
+	// as the process runs, so that the terminal doesn't hang up.
 	master *os.File
-	failed chan error // receives why a file that is copied couldn't be read
+	failed chan error // receives the error of reading a file that is copied
 }
 
-// openInput returns what becomes the process's standard input. A named file is copied
-// through a pipe (see fileKind), and so is a terminal that isn't to be the process's own:
-// the runtime isn't in the foreground, and would be stopped if it read it. The copying ends
-// with this process, or when nobody reads any more.
+// openInput returns what becomes the process's standard input. A named file is copied through a pipe
+// (see fileKind). A terminal that the process doesn't take over is copied too: the runtime isn't in
+// the foreground process group, and reading would stop it. The copy ends with this process or when
+// the pipe has no reader.
 func (s Streams) openInput(n Null) (input, error) {
 	if s.unattended() {
-		master, in, err := newTerminalNobodyUses(s.windowSize)
+		master, in, err := newIdleTerminal(s.windowSize)
 		return input{file: in, master: master}, err
 	}
 	if s.Terminal {
@@ -40,7 +40,7 @@ func (s Streams) openInput(n Null) (input, error) {
 	}
 }
 
-// duplicateInput gives the process the file itself.
+// duplicateInput returns a duplicate of f.
 func duplicateInput(f *os.File) (input, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -49,7 +49,7 @@ func duplicateInput(f *os.File) (input, error) {
 	return input{file: os.NewFile(uintptr(fd), "stdin")}, nil
 }
 
-// copyInput gives the process a pipe with what is in a file.
+// copyInput returns a pipe into which the content of a file is copied in the background.
 func copyInput(from *os.File, terminal bool) (input, error) {
 	r, w, err := newPipe("standard input")
 	if err != nil {
@@ -61,26 +61,26 @@ func copyInput(from *os.File, terminal bool) (input, error) {
 		if err != nil && !terminal && !errors.Is(err, unix.EPIPE) { // a process needn't read all of it
 			in.failed <- fmt.Errorf("standard input: %w", err)
 		}
-		_ = w.Close() // or the terminal is gone
+		_ = w.Close() // a pipe: nothing is flushed
 	}()
 	return in, nil
 }
 
-// closeProcessEnd is called when the runtime has its own descriptor, or never will.
+// closeProcessEnd closes the process's end. It is called when the runtime was started or won't be.
 func (in input) closeProcessEnd() {
 	if in.file != nil {
 		_ = in.file.Close() // nothing was written
 	}
 }
 
-// closeMaster hangs up the terminal at which nobody types.
+// closeMaster hangs up a terminal without input.
 func (in input) closeMaster() {
 	if in.master != nil {
 		_ = in.master.Close() // nothing was written
 	}
 }
 
-// copyError returns why something couldn't be read, so far.
+// copyError returns the error of the copy, nil if there is none so far.
 func (in input) copyError() error {
 	select {
 	case err := <-in.failed:

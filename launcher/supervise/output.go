@@ -9,24 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drainTime is how long a terminal's output is waited for when processes of the task might
-// have stayed that hold their end open.
-const drainTime = time.Second
+// drainTimeout bounds the wait for a terminal that takes output slowly, if processes of the task may
+// still hold the other end of the pipe.
+const drainTimeout = time.Second
 
 // output is the standard output and error of a process in a container.
 type output struct {
 	stdout, stderr *os.File // the process's
 	pipes          []*os.File
 	copies         []*outputCopy
-	console        *console // replaces all of these; nil without one
+	console        *console // used instead of the other fields, if not nil
 }
 
-// openOutput gives the process a pipe in place of each file that it must not have, see
-// fileKind. Two streams of one file are one pipe, so that the order of what is written
-// stays.
+// openOutput returns the process's output files: pipes in place of files that the process must not
+// have, see fileKind. If both streams are the same file, they share a pipe, which keeps the order of
+// the output.
 func (s Streams) openOutput(n Null) (*output, error) {
 	out := &output{stdout: s.Stdout, stderr: s.Stderr}
-	if s.ownTerminal() {
+	if s.usesOwnTerminal() {
 		return out, nil // the runtime has to make it raw
 	}
 	var err error
@@ -48,7 +48,7 @@ func (s Streams) openOutput(n Null) (*output, error) {
 func (out *output) replaceFile(s Streams, n Null, to *os.File) (*os.File, error) {
 	switch kind := kindOf(to); {
 	case kind == namelessFile, kind == nullFile && n.Replaced, kind == namedFile && s.Terminal:
-		return to, nil // with a terminal, only the runtime has it
+		return to, nil // a namedFile with a terminal is only opened by the runtime
 	case kind == nullFile && n.own != nil:
 		return n.own, nil
 	default:
@@ -67,7 +67,7 @@ func (out *output) addPipe(to *os.File, terminal bool) (*os.File, error) {
 	return w, nil
 }
 
-// closeProcessEnds is called when the runtime has its own descriptors, or never will.
+// closeProcessEnds closes the process's ends. It is called when the runtime was started or won't be.
 func (out *output) closeProcessEnds() {
 	for _, w := range out.pipes {
 		_ = w.Close() // nothing was written
@@ -75,17 +75,17 @@ func (out *output) closeProcessEnds() {
 	out.pipes = nil
 }
 
-// drain waits until everything has come out. At a terminal that was stopped that can last:
-// then a signal that asks to end ends it, too. allEnded says that no process of the task is
-// left; otherwise what is written from now on isn't waited for. The error says what couldn't
-// be written.
+// drain waits until all output was written. A signal that asks to end also ends the wait, because a
+// terminal can be stopped (^S) for ever. allEnded means that no process of the task is left;
+// otherwise only the output that was written before the call is waited for. The error tells what
+// couldn't be written.
 func (out *output) drain(s *Signals, allEnded bool) error {
 	if out.console != nil {
 		return out.console.finish(s)
 	}
 	var enough <-chan time.Time
 	if !allEnded {
-		enough = time.After(drainTime)
+		enough = time.After(drainTimeout)
 		for _, c := range out.copies {
 			c.finish()
 		}
@@ -100,33 +100,33 @@ func (out *output) drain(s *Signals, allEnded bool) error {
 	return lost
 }
 
-// outputCopy copies a pipe into a file that the process must not have. It reads no further than
-// it has written, so that a slow file blocks the process as if the process wrote to it.
+// outputCopy copies a pipe into a file that the process must not have. It doesn't read ahead, so a
+// slow file blocks the process as if the process wrote to the file.
 type outputCopy struct {
 	from, to *os.File
 	terminal bool
 	done     chan struct{} // closed at the end
-	err      error         // known then
+	err      error         // valid after done
 }
 
-// copySize is what a pipe holds: so lines that were written at once are seldom divided.
+// copySize is the capacity of a pipe, so that what was written at once is mostly copied at once.
 const copySize = 64 << 10
 
 func (c *outputCopy) run() {
 	defer close(c.done)
 	err := copyOutput(c.to, c.from, countUnread)
-	if !c.terminal { // it may have gone
+	if !c.terminal { // a terminal may have hung up
 		c.err = writeError(c.to, err)
 	}
-	_ = c.from.Close() // a process that goes on writing gets EPIPE
+	_ = c.from.Close() // a process that keeps writing gets EPIPE
 }
 
 // countUnread returns how many bytes are in a pipe.
 func countUnread(pipe int) (int, error) { return unix.IoctlGetInt(pipe, unix.TIOCINQ) }
 
-// copyOutput copies from a pipe or a terminal until all descriptors of its other side are closed, or until the
-// read deadline: then it copies what is left, see copyRest.
-func copyOutput(to, from *os.File, room func(from int) (int, error)) error {
+// copyOutput copies from a pipe or a terminal until all descriptors of its other side are closed. At
+// the read deadline of from it copies the rest (copyRest) and returns.
+func copyOutput(to, from *os.File, limit func(from int) (int, error)) error {
 	buf := make([]byte, copySize)
 	for {
 		n, err := from.Read(buf)
@@ -137,15 +137,15 @@ func copyOutput(to, from *os.File, room func(from int) (int, error)) error {
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return copyRest(to, from, room)
+			return copyRest(to, from, limit)
 		case err != nil:
 			return nil // the end of a pipe, or EIO of a terminal
 		}
 	}
 }
 
-// copyRest copies what can be read at once, at most as many bytes as room returns.
-func copyRest(to, from *os.File, room func(from int) (int, error)) error {
+// copyRest copies what can be read without blocking, at most as many bytes as limit returns.
+func copyRest(to, from *os.File, limit func(from int) (int, error)) error {
 	raw, err := from.SyscallConn()
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func copyRest(to, from *os.File, room func(from int) (int, error)) error {
 	buf := make([]byte, copySize)
 	e := raw.Control(func(fd uintptr) {
 		var left int
-		for left, err = room(int(fd)); left > 0 && err == nil; {
+		for left, err = limit(int(fd)); left > 0 && err == nil; {
 			n, e := unix.Read(int(fd), buf[:min(left, len(buf))])
 			if errors.Is(e, unix.EINTR) {
 				continue
@@ -168,8 +168,8 @@ func copyRest(to, from *os.File, room func(from int) (int, error)) error {
 	return errors.Join(err, e)
 }
 
-// writeError is nil where the reader of a pipe has gone: the process gets EPIPE as soon as it writes
-// more, and decides. It is nil for a terminal, too.
+// writeError describes an error of writing to a file. It returns nil for a terminal, and for EPIPE:
+// the process gets EPIPE itself with its next write and decides what to do.
 func writeError(to *os.File, err error) error {
 	if err == nil || errors.Is(err, unix.EPIPE) || IsTerminal(to) {
 		return nil
@@ -177,18 +177,18 @@ func writeError(to *os.File, err error) error {
 	return fmt.Errorf("write %s: %w", to.Name(), err)
 }
 
-// finish makes the copy end with the bytes that are in the pipe now.
+// finish makes the copy end after the bytes that are in the pipe now.
 func (c *outputCopy) finish() {
 	if !c.terminal {
-		_ = c.from.SetReadDeadline(longAgo()) // it may be closed
+		_ = c.from.SetReadDeadline(pastDeadline()) // an error means that the copy has ended
 	}
 }
 
-// longAgo is a deadline that is over.
-func longAgo() time.Time { return time.Unix(1, 0) }
+// pastDeadline returns a deadline in the past.
+func pastDeadline() time.Time { return time.Unix(1, 0) }
 
-// wait waits until everything was copied. It returns false if enough fired (used for terminals)
-// or a signal came first.
+// wait waits until everything was copied. It returns false if a signal that asks to end came first,
+// or for a terminal if enough fired first.
 func (c *outputCopy) wait(s *Signals, enough <-chan time.Time) bool {
 	if !c.terminal {
 		enough = nil

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,9 +18,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Process is the first process of a container, or a command that was executed in one. Its
-// descriptor (pidfd) names it for good: a signal never reaches another process that was
-// given the same number later. A Process isn't safe for concurrent use.
+// Process is the first process of a container, or a command that was executed in one. It holds a
+// pidfd, so signals never reach a later process with the same pid. A Process isn't safe for
+// concurrent use.
 type Process struct {
 	tasks.Process
 	proc      string   // where procfs is mounted
@@ -29,8 +28,7 @@ type Process struct {
 	killedFor syscall.Signal
 }
 
-// OpenProcess opens the process with this number. proc is where procfs is mounted; "" means
-// /proc.
+// OpenProcess opens the process with this pid. proc is where procfs is mounted; "" means /proc.
 func OpenProcess(proc string, pid int) (*Process, error) {
 	proc = cmp.Or(proc, "/proc")
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -45,9 +43,9 @@ func OpenProcess(proc string, pid int) (*Process, error) {
 	return &Process{Process: tasks.Process{PID: pid, Start: start}, proc: proc, pidfd: f}, nil
 }
 
-// FindProcess opens the process whose number a runtime has written into a file, if it is
-// below the cgroup. It returns nil while there is no such process: before the runtime
-// writes the file, and when the number was given to another process.
+// FindProcess opens the process whose pid a runtime has written to a file, if the process is below
+// the cgroup. It returns nil if there is no such process: the runtime hasn't written the file yet, or
+// the pid belongs to another process by now.
 func FindProcess(pidFile, cgroup string) *Process {
 	pid, err := smallfile.Int(pidFile)
 	if err != nil || pid <= 0 {
@@ -65,9 +63,8 @@ func FindProcess(pidFile, cgroup string) *Process {
 	return p
 }
 
-// Age returns how long ago the process started by the clock of the machine's uptime
-// (CLOCK_BOOTTIME), which nobody can set: a change of the date leaves time limits alone. It
-// is 0 on nil.
+// Age returns how long ago the process started. It uses CLOCK_BOOTTIME, which can't be set, so that
+// time limits don't depend on the date. It returns 0 on nil.
 func (p *Process) Age() time.Duration {
 	if p == nil {
 		return 0
@@ -79,7 +76,7 @@ func (p *Process) path(name string) string {
 	return filepath.Join(p.proc, strconv.Itoa(p.PID), name)
 }
 
-// Close releases the descriptor. It may be called twice, and on nil.
+// Close closes the pidfd. It may be called twice, and on nil.
 func (p *Process) Close() {
 	if p != nil && p.pidfd != nil {
 		_ = p.pidfd.Close() // only a handle
@@ -96,10 +93,10 @@ func (p *Process) Send(sig syscall.Signal) error {
 	return nil
 }
 
-// SendAsInit does to the init of a container what the signal would do to a process outside.
-// The kernel drops signals that pid 1 of a PID namespace neither handles nor ignores:
-// SendAsInit sends SIGKILL in place of those whose default action ends a process, and
-// ExitCode then tells of the signal that was meant.
+// SendAsInit has the effect on a container's init that the signal has on an ordinary process. The
+// kernel drops signals for which pid 1 of a PID namespace has no handler, so SendAsInit sends SIGKILL
+// in place of a signal whose default action ends a process. ExitCode then returns the code of the
+// original signal.
 func (p *Process) SendAsInit(sig syscall.Signal) error {
 	before := p.programID()
 	if endsByDefault(sig) && p.lacksHandler(sig) {
@@ -127,27 +124,26 @@ func (p *Process) KilledFor() syscall.Signal {
 	return p.killedFor
 }
 
-// Ending is the end of a process, which may be to come. Status and Err may be read once Done
-// is closed.
+// Ending is the present or future end of a process. Status and Err may be read once Done is closed.
 type Ending struct {
 	Done chan struct{}
 	// Status is how the process ended.
 	Status unix.WaitStatus
-	// Err says why Status isn't known. It Is process.ErrUnknownExit where the kernel doesn't
-	// tell.
+	// Err is why Status is unknown, nil otherwise. It Is process.ErrUnknownExit if the kernel doesn't
+	// report the status.
 	Err error
 }
 
-// NewEnding returns one that is to come.
+// NewEnding returns the ending of a process that lives.
 func NewEnding() *Ending { return &Ending{Done: make(chan struct{})} }
 
-// Set says how the process ended. It is called once.
+// Set records how the process ended. It is called once.
 func (e *Ending) Set(status unix.WaitStatus, err error) {
 	e.Status, e.Err = status, err
 	close(e.Done)
 }
 
-// HasEnded says whether the process has ended.
+// HasEnded reports whether the process has ended.
 func (e *Ending) HasEnded() bool {
 	select {
 	case <-e.Done:
@@ -157,8 +153,8 @@ func (e *Ending) HasEnded() bool {
 	}
 }
 
-// Await waits in the background for the end of a process that is not this process's child.
-// Close doesn't end the waiting.
+// Await waits in the background for the end of a process that is not this process's child. Close
+// doesn't end the wait.
 func (p *Process) Await() *Ending {
 	e := NewEnding()
 	fd, err := unix.FcntlInt(p.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -174,9 +170,9 @@ func (p *Process) Await() *Ending {
 	return e
 }
 
-// ExitCode returns the exit code of an ending, and the signal that ended the process, 0 if
-// it exited by itself. For a process that SendAsInit has killed that is the signal that was
-// sent. The code of an ending that isn't known is CodeUnknown. It may be called on nil.
+// ExitCode returns the exit code of an ending, and the signal that ended the process, 0 if it
+// exited. If SendAsInit has killed the process, it is the signal that SendAsInit was called with. The
+// code of an unknown ending is CodeUnknown. It may be called on nil.
 func (p *Process) ExitCode(e *Ending) (code int, sig syscall.Signal) {
 	switch {
 	case e.Err != nil:
@@ -191,8 +187,8 @@ func (p *Process) ExitCode(e *Ending) (code int, sig syscall.Signal) {
 	return CodeOfSignal(sig), sig
 }
 
-// endsByDefault says whether the default action of a signal ends a process. It is false
-// for SIGKILL, which nothing has to replace. Source: signal(7).
+// endsByDefault reports whether the default action of a signal ends a process. It returns false for
+// SIGKILL, which needs no replacement. Source: signal(7).
 func endsByDefault(sig syscall.Signal) bool {
 	switch sig {
 	case unix.SIGKILL, unix.SIGCHLD, unix.SIGCONT, unix.SIGURG, unix.SIGWINCH, unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
@@ -205,14 +201,13 @@ func (p *Process) lacksHandler(sig syscall.Signal) bool {
 	return !process.HandlesSignal(p.proc, p.PID, int(sig))
 }
 
-// hasMissed says whether a signal was lost because init replaced its program (execve) between
-// the moment when the signal was sent and the call of its handler, as a shell does for its
-// last command. The new program has no handler, so the kernel drops the signal, which would
-// end any process but init. before is programID from before the signal was sent.
+// hasMissed reports whether a signal was lost because init executed another program between the
+// sending of the signal and the call of its handler, as a shell does for its last command. The new
+// program has no handler, so the kernel drops the signal for init. before is the result of programID
+// from before the signal was sent.
 //
-// A handler that itself executes a program without a handler can't be told from that. Such
-// handlers are usual for SIGTERM (a program that ends another) and SIGHUP (a restart), so
-// only SIGINT is checked.
+// A handler that executes a program without a handler looks the same. Such handlers are common for
+// SIGTERM (a program that ends another) and SIGHUP (a restart), so only SIGINT is checked.
 func (p *Process) hasMissed(sig syscall.Signal, before string) bool {
 	for range 200 { // milliseconds; a process that isn't scheduled for so long gets the next signal
 		if !process.HasPending(p.proc, p.PID, int(sig)) {
@@ -224,21 +219,4 @@ func (p *Process) hasMissed(sig syscall.Signal, before string) bool {
 	return now != "" && now != before && p.lacksHandler(sig)
 }
 
-// programID returns where the code and the stack of the process's program are, which differ
-// between any two programs that it executes. It is "" once the process has ended or is
-// ending. Source: proc_pid_stat(5), fields 26 to 28.
-func (p *Process) programID() string {
-	data, err := os.ReadFile(p.path("stat"))
-	if err != nil {
-		return ""
-	}
-	const first = 3 // the field behind the name, which may contain anything
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 28-first+1 {
-		return ""
-	}
-	if fields[26-first] == "0" { // its memory is gone
-		return ""
-	}
-	return strings.Join(fields[26-first:28-first+1], " ")
-}
+func (p *Process) programID() string { return process.ProgramID(p.proc, p.PID) }

@@ -2,11 +2,11 @@ package supervise
 
 import "time"
 
-// Backoff is the pause before a task is started again: it doubles from one short life to the
-// next, and is short again after a life that lasted. The zero value is for a task that was
-// started for the first time.
+// Backoff computes the pause before a task is restarted. The pause doubles with each life that ends
+// within longLife, up to maxPause, and is firstPause again after a longer life. The zero value is for
+// a task that was never restarted.
 type Backoff struct {
-	// shortLives is how many lives in a row were short.
+	// shortLives is the number of lives in a row that were shorter than longLife.
 	shortLives int
 }
 

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Signals are the signals that come to this process while it launches a container and
-// supervises it. Until Hold is called, a signal that asks a process to end interrupts the
-// launch and all others are dropped; from then on they are for the container.
+// Signals are the signals that this process receives while it launches and supervises a container.
+// Until Hold is called, a signal that asks to end interrupts the launch, and all others are dropped.
+// From then on all signals are for the container.
 type Signals struct {
-	// C receives the signals for the container. SIGWINCH is never among them: it says
-	// that the size of this process's own terminal has changed, and Resized says so.
+	// C receives the signals for the container, without SIGWINCH: that signal is about this
+	// process's own terminal and is reported by Resized.
 	C chan syscall.Signal
-	// Resized has a value when the size has changed since it was last received from.
+	// Resized has a value if the terminal's size has changed since the last receive.
 	Resized chan struct{}
-	// Ready is closed when no signal that is taken over has its default action any more.
+	// Ready is closed when all signals that TakeSignals catches are caught.
 	Ready chan struct{}
 
 	raw    chan os.Signal
@@ -31,17 +31,17 @@ type Signals struct {
 	cancel context.CancelCauseFunc
 }
 
-// Interrupted says that a signal came before the task ran.
+// Interrupted means that a signal came before the task ran.
 type Interrupted struct{ Signal syscall.Signal }
 
 func (e *Interrupted) Error() string {
 	return fmt.Sprintf("interrupted (%s) before the task ran", e.Signal)
 }
 
-// TakeSignals takes over this process's signals, all but those that are about the process
-// itself (SIGCHLD, SIGPIPE, SIGURG, faults), that stop it at a terminal, or that it was
-// started to ignore, as nohup does. When it returns it has those that ask to end. The others
-// take as long as finding an image does; they follow in the background, up to Ready.
+// TakeSignals catches this process's signals, except those about the process itself (SIGCHLD,
+// SIGPIPE, SIGURG, faults), those that stop it at a terminal, and those that it has inherited as
+// ignored, as under nohup. When it returns, the signals that ask to end are caught. Catching the
+// others takes as long as finding an image, so that happens in the background until Ready.
 func TakeSignals() *Signals {
 	s := newSignals()
 	s.take(endingSignals()...)
@@ -69,12 +69,12 @@ func (s *Signals) take(list ...syscall.Signal) {
 	}
 }
 
-// endingSignals are those by which people and services ask a process to end.
+// endingSignals returns the signals by which people and services ask a process to end.
 func endingSignals() []syscall.Signal {
 	return []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
 }
 
-// AsksToEnd says whether a signal asks a process to end.
+// AsksToEnd reports whether a signal asks a process to end.
 func AsksToEnd(sig syscall.Signal) bool { return slices.Contains(endingSignals(), sig) }
 
 // Context returns a context that ends when a signal interrupts the launch, with an
@@ -90,8 +90,8 @@ func (s *Signals) Context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Hold ends the time in which signals interrupt the launch. It returns the *Interrupted if
-// one already has.
+// Hold makes further signals go to the container instead of interrupting the launch. It returns the
+// *Interrupted if a signal has already interrupted the launch.
 func (s *Signals) Hold() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +102,7 @@ func (s *Signals) Hold() error {
 	return nil
 }
 
-// Stop gives the signals their default actions back. It waits for Ready.
+// Stop restores the signals' default actions. It waits for Ready.
 func (s *Signals) Stop() {
 	<-s.Ready
 	signal.Stop(s.raw)
@@ -122,13 +122,13 @@ func (s *Signals) dispatchAll() {
 	}
 }
 
-// dispatch never blocks: a signal that nobody receives is dropped.
+// dispatch never blocks. A signal is dropped if C is full.
 func (s *Signals) dispatch(sig syscall.Signal) {
 	switch {
 	case sig == unix.SIGWINCH:
 		select {
 		case s.Resized <- struct{}{}:
-		default: // it is to be looked at anyway
+		default: // a value is pending
 		}
 	case !s.interrupt(sig):
 		select {

@@ -16,27 +16,26 @@ import (
 // foreground.
 type Streams struct {
 	Stdin, Stdout, Stderr *os.File
-	// Terminal gives the process a terminal of its own. With Interactive it is used from
-	// Stdin, which has to be a terminal; otherwise nobody types there.
-	// Interactive without Terminal connects Stdin as it is.
+	// Terminal gives the process a terminal of its own. With Interactive its input comes from Stdin,
+	// which must be a terminal; otherwise it has no input. Interactive without Terminal connects
+	// Stdin as it is.
 	Terminal, Interactive bool
 }
 
-// unattended says that the process gets a terminal at which nobody types.
+// unattended reports whether the process gets a terminal without input.
 func (s Streams) unattended() bool { return s.Terminal && !s.Interactive }
 
-// ownTerminal says that this process's terminal is used for that of the container.
-func (s Streams) ownTerminal() bool { return s.Terminal && s.Interactive }
+// usesOwnTerminal reports whether the container's terminal is relayed to this process's.
+func (s Streams) usesOwnTerminal() bool { return s.Terminal && s.Interactive }
 
-// fileKind says how far a process in a container may be trusted with a file of ours. A
-// process that has a descriptor can open the file anew through procfs, with other rights: of
-// a terminal it could read what is typed there, and of a regular file it could change what
-// it was to read, or the file's mode and owner.
+// fileKind reports whether a process in a container may get a file of the host. A process that has a
+// descriptor can open the file again through procfs with other rights. It could read what is typed
+// at a terminal, write to a regular file that it was to read, or change the file's mode and owner.
 type fileKind int
 
 const (
-	namelessFile fileKind = iota // a pipe or a socket: nobody else can come across it, it may be shared
-	nullFile                     // /dev/null, whose mode is everybody's
+	namelessFile fileKind = iota // a pipe or a socket, which only its holders can open: passed on
+	nullFile                     // /dev/null, whose mode the whole host shares: replaced
 	terminalFile
 	namedFile // has a name outside the container, or is a device: copied through a pipe
 )
@@ -70,20 +69,20 @@ func sameFile(a, b *os.File) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// Null says what a process gets in place of the host's /dev/null, which it must not have:
-// its mode is shared with the whole host.
+// Null says what a process gets instead of the host's /dev/null. A process that had that file could
+// change its mode for the whole host.
 type Null struct {
-	// Replaced: the runtime puts the container's null in its place, as runtimes do in a
-	// container that they make.
+	// Replaced means that the runtime replaces the host's /dev/null by the container's, as runtimes
+	// do for a container that they create.
 	Replaced bool
-	own      *os.File // the container's; nil if it has none
+	own      *os.File // the container's /dev/null; nil if there is none
 }
 
-// ErrNoNull says that a command whose output nobody reads has nothing to write to.
+// ErrNoNull means that a detached command has no /dev/null to write to.
 var ErrNoNull = fmt.Errorf("the container's /dev/null: %w", fs.ErrNotExist)
 
-// ContainerNull opens the /dev/null of a container that runs; root is its root. The result
-// is empty if something else is there.
+// ContainerNull opens the /dev/null of a running container. root is the container's root. The result
+// is zero if there is no such device.
 func ContainerNull(root *os.File) Null {
 	at, err := inroot.Open(root, "dev/null", unix.O_NOFOLLOW)
 	if err != nil {
@@ -94,7 +93,7 @@ func ContainerNull(root *os.File) Null {
 	if unix.Fstat(int(at.Fd()), &st) != nil || !isNullDevice(&st) {
 		return Null{}
 	}
-	// Opened by its descriptor, it is the file that was checked.
+	// Opening through the descriptor opens the file that was checked.
 	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", at.Fd()), os.O_RDWR, 0)
 	if err != nil {
 		return Null{}
@@ -105,7 +104,7 @@ func ContainerNull(root *os.File) Null {
 // Close closes the container's null.
 func (n Null) Close() {
 	if n.own != nil {
-		_ = n.own.Close() // nothing is kept there
+		_ = n.own.Close() // a null device
 	}
 }
 
@@ -128,8 +127,8 @@ func newPipe(what string) (r, w *os.File, err error) {
 	return r, w, nil
 }
 
-// writeAll writes to a file of the caller's. Unlike os.File it returns EPIPE where the
-// reader of standard output has gone, and doesn't end this process.
+// writeAll writes data to a file. Unlike os.File.Write, it returns EPIPE for standard output instead
+// of ending this process.
 func writeAll(to *os.File, data []byte) error {
 	fd := int(to.Fd())
 	for len(data) > 0 {

@@ -1,13 +1,11 @@
-// Package supervise owns the lifecycle of a container's process: how it is started in the
-// foreground, what it reads and writes, which signals reach it, how it is asked to end and
-// then killed, how its end becomes an exit code, and how long the pause before a restart is.
+// Package supervise owns the lifecycle of a container's process: start in the foreground, standard
+// files, signals, stop signal and SIGKILL, exit code, and the pause before a restart.
 //
-// There is one lifecycle with four users: the launcher in the foreground and commands that
-// are executed in a container (Command), the monitor of a detached task or of each rank of a
-// gang, and the engine on containerd. They differ in who makes the container and who learns
-// of its end; Life does the rest.
+// The lifecycle has four users: the launcher in the foreground and commands that are executed in a
+// container (Command), the monitor of a detached task or of each rank of a gang, and the containerd
+// engine. They differ in how the container is created and how its end is noticed; Life does the rest.
 //
-// The package makes no container, leases no device and writes no record.
+// The package creates no container, leases no device and writes no record.
 package supervise
 
 import (
@@ -21,16 +19,16 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Terms say how a process is asked to end.
+// Terms say when and how a process is stopped.
 type Terms struct {
-	// StopSignal asks it to end; 0 means SIGTERM.
+	// StopSignal asks the process to end; 0 means SIGTERM.
 	StopSignal syscall.Signal
 	// Grace is the time from the stop signal to SIGKILL: 0 means DefaultGrace, and less
 	// than zero means that the process is never killed.
 	Grace time.Duration
-	// Timeout is how long it may run; 0 means that there is no limit.
+	// Timeout is how long the process may run; 0 means no limit.
 	Timeout time.Duration
-	// Age is how long it has run already, see Process.Age.
+	// Age is how long the process has already run, see Process.Age.
 	Age time.Duration
 }
 
@@ -42,26 +40,26 @@ func TermsOf(r tasks.Record, age time.Duration) Terms {
 	}
 }
 
-// DefaultGrace is how long a task has between its stop signal and SIGKILL.
+// DefaultGrace is the default time between a task's stop signal and SIGKILL.
 const DefaultGrace = 10 * time.Second
 
 // Signal returns the stop signal.
 func (t Terms) Signal() syscall.Signal { return cmp.Or(t.StopSignal, unix.SIGTERM) }
 
-// GracePeriod returns the time from the stop signal to SIGKILL; less than zero is for ever.
+// GracePeriod returns the time from the stop signal to SIGKILL; less than zero means no SIGKILL.
 func (t Terms) GracePeriod() time.Duration { return cmp.Or(t.Grace, DefaultGrace) }
 
-// expired returns a channel that receives at the end of Timeout; nil without one.
-func (t Terms) expired() <-chan time.Time {
+// timeoutTimer returns a channel that receives at the end of Timeout; nil without a timeout.
+func (t Terms) timeoutTimer() <-chan time.Time {
 	if t.Timeout <= 0 {
 		return nil
 	}
 	return time.After(t.Timeout - t.Age)
 }
 
-// graceOver returns a channel that receives when a process that is asked to end now is to
-// be killed; nil if it never is.
-func (t Terms) graceOver() <-chan time.Time {
+// graceTimer returns a channel that receives at the end of the grace period, which begins now; nil if
+// the process is never killed.
+func (t Terms) graceTimer() <-chan time.Time {
 	if t.Grace < 0 {
 		return nil
 	}
@@ -76,31 +74,29 @@ type Life struct {
 	Terms
 	// Ended is closed when the process has ended.
 	Ended <-chan struct{}
-	// Send sends a signal to the process. It is false while there is no process yet: the
-	// signal is then sent as soon as there is one, before all later ones.
+	// Send sends a signal to the process. It returns false if the process doesn't exist yet: the
+	// signal is then sent as soon as it exists, in the order of the signals.
 	Send func(syscall.Signal) bool
-	// Signals are passed on to the process. A stop signal is sent by Stop and never
-	// filtered, whatever its number.
+	// Signals are forwarded to the process.
 	Signals <-chan syscall.Signal
-	// Stop asks the process to end, and says why. Each request sends the stop signal and
-	// begins the grace anew.
+	// Stop receives requests to stop the process, with the reason. Each request sends the stop signal
+	// and restarts the grace period.
 	Stop <-chan string
-	// Resized calls Resize each time it receives; both may be nil. The size of a terminal
-	// is no signal here: SIGWINCH can be a task's stop signal.
+	// Resize is called for each value of Resized; both may be nil. Changes of a terminal's size don't
+	// come as signals, because SIGWINCH can be a task's stop signal.
 	Resized <-chan struct{}
 	Resize  func()
 }
 
-// retryAfter is how often Wait looks for a process that doesn't exist yet while signals are
-// pending.
-const retryAfter = 5 * time.Millisecond
+// retryInterval is how often Wait tries to send pending signals to a process that doesn't exist yet.
+const retryInterval = 5 * time.Millisecond
 
-// Wait supervises the process until it has ended. why is "" unless it was asked to end: by
-// Stop, or because its time was over, which is TimeoutReason.
+// Wait supervises the process until it has ended. why is the reason for stopping the process: a value
+// of Stop, TimeoutReason, or "" if the process wasn't stopped.
 func (l Life) Wait() (why string) {
 	var pending []syscall.Signal
 	var retry, kill <-chan time.Time
-	timeout := l.expired()
+	timeout := l.timeoutTimer()
 	for {
 		select {
 		case <-l.Ended:
@@ -108,10 +104,10 @@ func (l Life) Wait() (why string) {
 		case sig := <-l.Signals:
 			pending = append(pending, sig)
 		case why = <-l.Stop:
-			pending, kill = append(pending, l.Signal()), l.graceOver()
+			pending, kill = append(pending, l.Signal()), l.graceTimer()
 		case <-timeout:
 			why = TimeoutReason(l.Timeout)
-			pending, kill = append(pending, l.Signal()), l.graceOver()
+			pending, kill = append(pending, l.Signal()), l.graceTimer()
 		case <-kill:
 			pending = append(pending, unix.SIGKILL)
 		case <-l.Resized:
@@ -123,7 +119,7 @@ func (l Life) Wait() (why string) {
 			pending = pending[1:]
 		}
 		if len(pending) > 0 {
-			retry = time.After(retryAfter)
+			retry = time.After(retryInterval)
 		}
 	}
 }

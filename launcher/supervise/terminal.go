@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoTerminal says that a terminal is to be used from standard input, which isn't one.
+// ErrNoTerminal means that a terminal was asked for and standard input is none.
 var ErrNoTerminal = errors.New("standard input is no terminal: leave out -t (--tty) to pass it on as it is, or -i (--interactive)")
 
-// IsTerminal says whether a file is a terminal.
+// IsTerminal reports whether a file is a terminal.
 func IsTerminal(f *os.File) bool {
 	_, err := terminalState(f)
 	return err == nil
@@ -25,10 +25,10 @@ func terminalState(f *os.File) (*unix.Termios, error) {
 	return unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 }
 
-// newTerminalNobodyUses makes a terminal of the size that another has, if it has one.
-// Runtimes want a terminal as their own input where a container is to have one; nothing
-// comes in until the master is closed.
-func newTerminalNobodyUses(size func() (*unix.Winsize, error)) (master, slave *os.File, err error) {
+// newIdleTerminal creates a terminal without input, of the size that size returns. Runtimes require a
+// terminal as their own standard input to give a container one. The terminal has no input until
+// master is closed.
+func newIdleTerminal(size func() (*unix.Winsize, error)) (master, slave *os.File, err error) {
 	const how = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
 	fd, err := unix.Open("/dev/ptmx", how, 0)
 	if err != nil {
@@ -45,12 +45,12 @@ func newTerminalNobodyUses(size func() (*unix.Winsize, error)) (master, slave *o
 		return nil, nil, errors.Join(fmt.Errorf("make a terminal: %w", err), master.Close())
 	}
 	if s, e := size(); e == nil {
-		_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, s) // nobody depends on it
+		_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, s) // the size is optional
 	}
 	return master, os.NewFile(uintptr(fd), "tty"), nil
 }
 
-// openTerminalPeer opens the slave side of a terminal, wherever /dev/pts is.
+// openTerminalPeer opens the slave side of a terminal without its path in /dev/pts.
 func openTerminalPeer(master, how int) (int, error) {
 	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, uintptr(how))
 	if errno != 0 {
@@ -59,7 +59,7 @@ func openTerminalPeer(master, how int) (int, error) {
 	return int(fd), nil
 }
 
-// windowSize returns the size of the terminal where the process's output is seen.
+// windowSize returns the size of the terminal that shows the process's output.
 func (s Streams) windowSize() (*unix.Winsize, error) {
 	at := s.Stdin
 	if s.unattended() {
@@ -68,8 +68,8 @@ func (s Streams) windowSize() (*unix.Winsize, error) {
 	return unix.IoctlGetWinsize(int(at.Fd()), unix.TIOCGWINSZ)
 }
 
-// ConsoleSize returns the size that the process's terminal is to have from its first moment
-// on; nil without a terminal, or where no size is known.
+// ConsoleSize returns the initial size of the process's terminal; nil without a terminal, or if the
+// size is unknown.
 func (s Streams) ConsoleSize() *specs.Box {
 	if !s.Terminal {
 		return nil
@@ -81,15 +81,15 @@ func (s Streams) ConsoleSize() *specs.Box {
 	return &specs.Box{Height: uint(size.Row), Width: uint(size.Col)}
 }
 
-// resizeTerminalOf gives the terminal whose master side a runtime holds the size of ours.
-// Runtimes that do so know only of a terminal that they were given as input. No file of the
-// container's is touched.
+// resizeTerminalOf sets the size of the terminal whose master side a runtime holds to that of this
+// process's terminal. Runtimes do so themselves only for a terminal that they have as input. The
+// master is duplicated from the runtime, so no file of the container is opened.
 func (s Streams) resizeTerminalOf(runtime int) error {
 	size, err := s.windowSize()
 	if err != nil {
 		return fmt.Errorf("read terminal's size: %w", err)
 	}
-	master, err := masterOf(runtime)
+	master, err := findTerminalMaster(runtime)
 	if err != nil || master == nil {
 		return err
 	}
@@ -97,9 +97,9 @@ func (s Streams) resizeTerminalOf(runtime int) error {
 	return unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, size)
 }
 
-// masterOf duplicates a process's descriptor of the master side of a terminal. It is nil
-// without one (yet), or without the process.
-func masterOf(pid int) (*os.File, error) {
+// findTerminalMaster duplicates a process's descriptor of the master side of a terminal. It returns
+// nil if the process has none or has ended.
+func findTerminalMaster(pid int) (*os.File, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -114,13 +114,13 @@ func masterOf(pid int) (*os.File, error) {
 		if err != nil {
 			continue
 		}
-		return duplicateFrom(pid, n)
+		return duplicateDescriptor(pid, n)
 	}
 	return nil, nil
 }
 
-// duplicateFrom duplicates a descriptor of another process.
-func duplicateFrom(pid, fd int) (*os.File, error) {
+// duplicateDescriptor duplicates a descriptor of another process.
+func duplicateDescriptor(pid, fd int) (*os.File, error) {
 	p, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil, ignoreGone(err)
@@ -140,7 +140,7 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// SetTerminalSize gives a terminal a size.
+// SetTerminalSize sets the size of a terminal.
 func SetTerminalSize(terminal *os.File, size *unix.Winsize) error {
 	raw, err := terminal.SyscallConn()
 	if err != nil {

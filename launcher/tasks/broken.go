@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// BrokenError says that what is known of a task can't be read. After a power failure, for
-// instance, files can be empty that were written just before.
+// BrokenError means that a task's files can't be read. After a power failure, for instance, files that
+// were written just before can be empty.
 type BrokenError struct {
 	ID  string
 	Err error
@@ -27,7 +27,8 @@ var errUnreadable = errors.New("it is damaged")
 // task can only be removed.
 func (e *BrokenError) IsDamaged() bool { return errors.Is(e.Err, errUnreadable) }
 
-// newDamagedError says what is wrong with a task's file.
+// newDamagedError returns a BrokenError about a task's file. Unless err Is errVersion, the file counts
+// as damaged.
 func newDamagedError(id, path string, err error) error {
 	if errors.Is(err, errVersion) {
 		return &BrokenError{id, fmt.Errorf("read %s: %w", path, err)}
@@ -50,7 +51,7 @@ func (s Store) readFile(id, name string, limit int) ([]byte, error) {
 // isBlank reports whether a file is empty or has NUL bytes only, as after a power failure.
 func isBlank(data []byte) bool { return len(bytes.Trim(data, "\x00\n")) == 0 }
 
-// newBrokenTask is a task of which no more is known than that it is there.
+// newBrokenTask returns a task whose record is unknown, in state Broken.
 func newBrokenTask(e *BrokenError) Task {
 	return Task{Record: Record{ID: e.ID, Name: e.ID}, Status: Status{State: Broken, Why: e.Err.Error()}}
 }

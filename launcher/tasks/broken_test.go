@@ -50,11 +50,11 @@ func TestBroken(t *testing.T) {
 					t.Errorf("%+v", task)
 				}
 			}
-			if err := errors.Join(s.Remove(idA), s.Prune()); err != nil {
+			if err := errors.Join(s.Remove(idA), s.PruneNames()); err != nil {
 				t.Error(err)
 			}
-			if _, err := s.Record(idA); !errors.Is(err, fs.ErrNotExist) || s.named("train") != "" {
-				t.Errorf("it is still there: %v, %q", err, s.named("train"))
+			if _, err := s.Record(idA); !errors.Is(err, fs.ErrNotExist) || s.IDByName("train") != "" {
+				t.Errorf("it is still there: %v, %q", err, s.IDByName("train"))
 			}
 		})
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// Choose returns the one of several tasks that a person means, as Store.Find does.
+// Choose returns the task that a user means by a word, as Store.Find does.
 func Choose(all []Task, word string) (Task, error) {
 	ids, known := make([]string, 0, len(all)), make([]string, 0, 2*len(all))
 	var named *Task

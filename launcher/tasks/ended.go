@@ -10,26 +10,25 @@ import (
 	"time"
 )
 
-// removalFile says of a task that has ended that nothing of it is to be kept, and that its
-// removal failed.
+// removalFile marks an ended task that isn't to be kept and whose removal has failed.
 const removalFile = "remove"
 
-// Ended is a task that has ended, of which something is kept.
+// Ended is a task that has ended and is kept.
 type Ended struct {
 	ID       string
-	Finished time.Time // by the time of its exit.json
+	Finished time.Time // modification time of exit.json
 }
 
-// SplitEnded returns the tasks that have ended and are kept, the earliest end first, and the ids
-// of all others. It reads no file: thousands of tasks that have ended cost milliseconds. One that
-// isn't to be kept, and wasn't removed yet, is among the others, as is one whose removal was killed.
+// SplitEnded returns the tasks that have ended and are kept, the earliest end first, and the ids of all
+// others, among them ended tasks whose removal has failed or was killed. It reads no file: thousands of
+// ended tasks cost milliseconds.
 func (s Store) SplitEnded() (ended []Ended, others []string, err error) {
 	ids, err := s.IDs()
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, id := range ids {
-		// An empty file is one of a power failure.
+		// A power failure can leave an empty file.
 		fi, err := os.Lstat(s.Path(id, exitFile))
 		if err != nil || fi.Size() == 0 {
 			others = append(others, id)
@@ -58,8 +57,8 @@ func (s Store) ListUnended() ([]Task, error) {
 	return s.list(ids)
 }
 
-// LastChange is when something in a task's directory was made or replaced, or the task last
-// wrote to its log.
+// LastChange returns when a file in a task's directory was last created, replaced or removed, or the
+// log was last written.
 func (s Store) LastChange(id string) (time.Time, error) {
 	dir, err := os.Lstat(s.Dir(id))
 	if err != nil {
@@ -72,7 +71,7 @@ func (s Store) LastChange(id string) (time.Time, error) {
 	return last, nil
 }
 
-// markRemoval notes what removalFile says.
+// markRemoval creates removalFile for a task that isn't to be kept.
 func (s Store) markRemoval(id string) error {
 	r, err := s.Record(id)
 	if err != nil || !r.Remove {

@@ -12,7 +12,7 @@ import (
 // The only process of the gang itself holds the namespaces that the ranks share; it is the Init of
 // the gang's Life.
 type Gang struct {
-	// Ranks are the ids of its tasks, by rank.
+	// Ranks are the ids of the gang's tasks, by rank.
 	Ranks []string `json:"ranks"`
 	// Names are those of the ranks inside the gang, by rank: "infer-1".
 	Names []string `json:"names"`
@@ -20,20 +20,19 @@ type Gang struct {
 	Network string `json:"network"`
 	// Holder is the program that holds the namespaces.
 	Holder string `json:"holder"`
-	// Stores are those in which Horovod's ranks find each other, and Server the program that
-	// serves one.
+	// Stores are the key-value stores in which Horovod's ranks find each other, and Server the program
+	// that serves one.
 	Stores []GangStore `json:"stores,omitempty"`
 	Server string      `json:"server,omitempty"`
-	// Ports are those of a gang in the host's network that no other gang gets.
+	// Ports are leased for a gang in the host's network, so that no other gang uses them.
 	Ports GangPorts `json:"ports,omitzero"`
-	// Viewer is the berth run in the foreground with which the gang ends; zero for one that
-	// goes on by itself.
+	// Viewer is the berth run in the foreground with which the gang ends; zero for a detached gang.
 	Viewer Process `json:"viewer,omitzero"`
 	// Shm is the size of /dev/shm in bytes; 0 means half of the machine's memory.
 	Shm int64 `json:"shm,omitempty"`
 }
 
-// GangStore is a store at a port, with how many ranks meet in each of its scopes.
+// GangStore is a store at a port, with the number of ranks that meet in each scope.
 type GangStore struct {
 	Port   int            `json:"port"`
 	Scopes map[string]int `json:"scopes"`
@@ -51,22 +50,22 @@ type Member struct {
 	Role  string `json:"role"`
 	Index int    `json:"index"` // in its role
 	Rank  int    `json:"rank"`  // in the gang
-	// Sees are the devices that its container has, its own among them.
+	// Sees are the devices in the rank's container, the rank's own among them.
 	Sees []string `json:"sees,omitempty"`
-	// NetworkFirst: something that is done when its container is made needs the gang's network.
+	// NetworkFirst means that the gang's network must exist before the container is created.
 	NetworkFirst bool `json:"networkFirst,omitempty"`
 }
 
-// Name is the rank's among those of its gang.
+// Name returns the rank's name inside its gang: "infer-1".
 func (m Member) Name() string { return m.Role + "-" + strconv.Itoa(m.Index) }
 
-// Ranks are the tasks of a gang, by rank, as far as there are any.
+// Ranks returns the existing tasks of a gang, by rank.
 func (s Store) Ranks(g Gang) ([]Task, error) {
 	var all []Task
 	for _, id := range g.Ranks {
 		t, err := s.Task(id)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // one that is being made or removed
+			continue // being created or removed
 		}
 		if err != nil {
 			return nil, err
@@ -76,8 +75,8 @@ func (s Store) Ranks(g Gang) ([]Task, error) {
 	return all, nil
 }
 
-// findRank finds "GANG.ROLE-N", where GANG is anything by which the gang would be found. ok is
-// false if the word means nothing of the kind.
+// findRank finds "GANG.ROLE-N", where GANG is a word for Find. ok is false if the word has another
+// form, or there is no such gang.
 func (s Store) findRank(word string) (t Task, ok bool, err error) {
 	dot := strings.LastIndexByte(word, '.')
 	if dot <= 0 {
@@ -85,7 +84,7 @@ func (s Store) findRank(word string) (t Task, ok bool, err error) {
 	}
 	gang, err := s.Find(word[:dot])
 	if err != nil || gang.Gang == nil {
-		return Task{}, false, nil //nolint:nilerr // nobody asked for that one
+		return Task{}, false, nil //nolint:nilerr // the word isn't the name of a rank
 	}
 	for i, name := range gang.Gang.Names {
 		if name != word[dot+1:] || i >= len(gang.Gang.Ranks) {
@@ -99,9 +98,6 @@ func (s Store) findRank(word string) (t Task, ok bool, err error) {
 	}
 	return Task{}, true, fmt.Errorf("task %q: %w: the ranks of %s are %s", word, ErrNotFound, gang.Name, strings.Join(gang.Gang.Names, ", "))
 }
-
-// NamedTask is the id of the task that has claimed a name, "" if none has.
-func (s Store) NamedTask(name string) string { return s.named(name) }
 
 // GangOf returns the id of the gang of which a task is a rank, or else the task's own.
 func (s Store) GangOf(id string) string {

@@ -12,18 +12,18 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// ErrNameTaken: another task has the name.
+// ErrNameTaken means that another task has the name.
 var ErrNameTaken = errors.New("the name is taken")
 
-// Claim gives a name to a task, whose directory must exist. A name of a task whose directory is
-// gone is taken over, so a process that is killed in Claim blocks no name for good.
-func (s Store) Claim(name, id string) (err error) {
+// ClaimName gives a name to a task, whose directory must exist. The name of a task whose directory no
+// longer exists is taken over, so a process that is killed in ClaimName blocks no name for ever.
+func (s Store) ClaimName(name, id string) (err error) {
 	held, err := s.lockNames()
 	if err != nil {
 		return fmt.Errorf("claim name %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, held.Close()) }()
-	if t, ok, _ := s.findRank(name); ok { // whether it is there or not: its gang's names are its own
+	if t, ok, _ := s.findRank(name); ok { // reserved for the gang, even if the rank doesn't exist
 		return fmt.Errorf("%s is a name of a rank of a gang (%s): %w", name, cmp.Or(t.ID, "none"), ErrNameTaken)
 	}
 	link := filepath.Join(s.namesDir(), name)
@@ -46,8 +46,8 @@ func (s Store) Claim(name, id string) (err error) {
 	return nil
 }
 
-// adviseRemoval names the command that frees a name: berth rm -f for a task that isn't known to
-// have ended. The end of another engine's task may not be recorded here.
+// adviseRemoval names the command that frees a name: berth rm -f for a task without a recorded end. The
+// end of another engine's task may not be recorded here.
 func (s Store) adviseRemoval(owner, name string) string {
 	if ended, err := s.Exit(owner); err == nil && ended != nil {
 		return "berth rm " + name + " makes it free"
@@ -55,11 +55,11 @@ func (s Store) adviseRemoval(owner, name string) string {
 	return "berth rm -f " + name + " ends that task and makes it free"
 }
 
-// Unclaim gives a task's name back; one that is another's by now is left alone.
-func (s Store) Unclaim(name, id string) (err error) {
+// ReleaseName releases a task's name. A name that another task has by now is left alone.
+func (s Store) ReleaseName(name, id string) (err error) {
 	held, err := s.lockNames()
 	if err != nil {
-		return fmt.Errorf("give back name %s: %w", name, err)
+		return fmt.Errorf("release name %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, held.Close()) }()
 	link := filepath.Join(s.namesDir(), name)
@@ -70,8 +70,8 @@ func (s Store) Unclaim(name, id string) (err error) {
 	return os.Remove(link)
 }
 
-// Prune removes the claims of tasks that are gone.
-func (s Store) Prune() (err error) {
+// PruneNames releases the names of tasks whose directories no longer exist.
+func (s Store) PruneNames() (err error) {
 	held, err := s.lockNames()
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (s Store) Prune() (err error) {
 		link := filepath.Join(s.namesDir(), e.Name())
 		owner, err := os.Readlink(link)
 		if err != nil {
-			continue // nothing that was made here
+			continue // not a link of this package
 		}
 		if _, err := os.Lstat(s.Dir(owner)); errors.Is(err, fs.ErrNotExist) {
 			if err := os.Remove(link); err != nil {
@@ -96,8 +96,8 @@ func (s Store) Prune() (err error) {
 	return nil
 }
 
-// named returns the task that has the name, "" if none has.
-func (s Store) named(name string) string {
+// IDByName returns the id of the task that has claimed a name, "" if none has.
+func (s Store) IDByName(name string) string {
 	if !ValidName(name) {
 		return ""
 	}
@@ -108,11 +108,11 @@ func (s Store) named(name string) string {
 	return id
 }
 
-// MaxName is how many letters a task's name can have.
+// MaxName is the maximum length of a task's name in bytes.
 const MaxName = 63
 
-// ValidName says whether a task can be called so: letters, digits, "_", "." and "-",
-// at most MaxName, beginning with a letter or digit.
+// ValidName reports whether name is valid for a task: letters, digits, "_", "." and "-", at most
+// MaxName, beginning with a letter or digit.
 func ValidName(name string) bool {
 	if name == "" || len(name) > MaxName {
 		return false
@@ -128,7 +128,7 @@ func ValidName(name string) bool {
 	return true
 }
 
-// lockNames has one process change the names at a time, until the returned file is closed.
+// lockNames takes the lock of the names.
 func (s Store) lockNames() (*lock.Lock, error) {
 	if err := os.MkdirAll(s.namesDir(), 0o700); err != nil {
 		return nil, err

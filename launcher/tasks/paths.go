@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 )
 
-// CgroupParent is the cgroup below which a task has its own, unless its launch says another.
+// CgroupParent is the default parent of tasks' cgroups.
 const CgroupParent = "/berth"
 
-// Paths are where the parts of a task are. They follow from its id, and from two links in its
-// directory: what a dead launcher has left can be removed without a record.
+// Paths are the paths of a task. They follow from its id and from two links in its directory, so that
+// the files of a killed launcher can be removed without a record.
 type Paths struct {
 	ID string
 	// Dir is the task's directory, and RuntimeState the directory in which each runtime
@@ -18,7 +18,7 @@ type Paths struct {
 	Dir, RuntimeState string
 }
 
-// Paths returns those of a task, whether there is one or not.
+// Paths returns the paths of a task, which needn't exist.
 func (s Store) Paths(id string) Paths {
 	return Paths{ID: id, Dir: s.Dir(id), RuntimeState: filepath.Join(cmp.Or(s.State, "/run/berth"), "runtime")}
 }
@@ -35,11 +35,11 @@ func (p Paths) PIDFile() string { return p.In("bundle/pid") }
 // RuntimeLog is the runtime's log, in JSON.
 func (p Paths) RuntimeLog() string { return p.In("bundle/log") }
 
-// RuntimeLink is a link to the runtime's program. The launcher makes it before anything runs.
+// RuntimeLink is a link to the runtime's program. The launcher creates it before anything runs.
 func (p Paths) RuntimeLink() string { return p.In("runtime") }
 
 // ParentLink is a link to the cgroup above the task's, as a path of the cgroup file system.
-// The launcher makes it before anything runs.
+// The launcher creates it before anything runs.
 func (p Paths) ParentLink() string { return p.In("parent") }
 
 // RuntimeRoot is the --root of a runtime.
@@ -47,9 +47,8 @@ func (p Paths) RuntimeRoot(runtime string) string {
 	return filepath.Join(p.RuntimeState, filepath.Base(runtime))
 }
 
-// Cgroup returns the cgroup of the task, above the cgroups of all its processes. A task directory
-// without a ParentLink is of a launch that was interrupted before it had processes; the default
-// parent is then used.
+// Cgroup returns the task's cgroup, which is above the cgroups of all its processes. Without a
+// ParentLink the launch was interrupted before the task had processes; CgroupParent is then used.
 func (p Paths) Cgroup() string {
 	parent, err := os.Readlink(p.ParentLink())
 	if err != nil {

@@ -1,20 +1,19 @@
-// Package tasks keeps what is known of launched tasks: one directory for each, with
-// small files that are replaced in one step. There is no daemon and no database.
+// Package tasks stores the records of tasks: one directory for each task, with small files that are
+// replaced atomically. There is no daemon and no database.
 //
-//	DATA/tasks/ID/task.json   what was asked for and how it was made (Record)
-//	DATA/tasks/ID/run.json    its current life, written by its monitor (Life)
-//	DATA/tasks/ID/exit.json   how it ended; there only when all was given back (Exit)
-//	DATA/tasks/ID/spare       room for the last two on a full disk
-//	DATA/tasks/ID/stopped     somebody wants it to end, and no restart
-//	DATA/tasks/ID/remove      it has ended, nothing is to be kept, and its removal failed
-//	DATA/tasks/ID/log         its output (package monitor)
-//	DATA/names/NAME           a link that says which task has the name
-//	STATE/attach/ID.sock      where its monitor listens
-//	STATE/attach/ID.stopped   as DATA/tasks/ID/stopped, where no file could be made there
+//	DATA/tasks/ID/task.json   what was asked for and how the task was created (Record)
+//	DATA/tasks/ID/run.json    the current life, written by the monitor (Life)
+//	DATA/tasks/ID/exit.json   how the task ended, written when everything was released (Exit)
+//	DATA/tasks/ID/spare       reserved space for the last two on a full disk
+//	DATA/tasks/ID/stopped     a mark: the task is to end and not to be restarted
+//	DATA/tasks/ID/remove      a mark: the task has ended, isn't to be kept, and its removal has failed
+//	DATA/tasks/ID/log         the output (packages monitor and logs)
+//	DATA/names/NAME           a link to the id of the task that has the name
+//	STATE/attach/ID.sock      the monitor's socket
+//	STATE/attach/ID.stopped   as DATA/tasks/ID/stopped, if no file can be created there
 //
-// Whether a task runs is never written down: it is derived from its processes and its
-// cgroup (Derive), so no kill and no reboot can make it wrong. The package starts and
-// ends nothing.
+// Whether a task runs is never stored: it is derived from the task's processes and cgroup (Derive), so
+// that kills and reboots can't make it wrong. The package starts and ends no process.
 package tasks
 
 import (
@@ -30,12 +29,11 @@ import (
 	"github.com/berth-gpu/berth/internal/json"
 )
 
-// Version of the three files. A reader refuses any other, and ignores fields that it
-// doesn't know.
+// Version of the three files. Readers refuse other versions and ignore unknown fields.
 const Version = 1
 
-// Record is what was asked for. It is written before the task's container is made and
-// doesn't change afterwards.
+// Record is what was asked for. It is written before the task's container is created and doesn't
+// change afterwards.
 type Record struct {
 	Version int       `json:"version"`
 	ID      string    `json:"id"`
@@ -45,48 +43,47 @@ type Record struct {
 	Command []string  `json:"command"`
 	Created time.Time `json:"created"`
 	BootID  string    `json:"boot_id"`
-	// Maker is the launcher: whoever makes the container, and for a task in the
-	// foreground whoever waits for it.
+	// Maker is the launcher: the process that creates the container and, for a task in the foreground,
+	// waits for its end.
 	Maker Process `json:"maker"`
-	// User is who asked, UID and GID what the command runs as.
+	// User is the uid of the launcher. UID and GID are those of the command.
 	User int    `json:"user"`
 	UID  uint32 `json:"uid"`
 	GID  uint32 `json:"gid"`
 
 	Detached bool `json:"detached,omitempty"`
-	// Queued: the task's id was reported while the task waited for devices. A later failure to start
-	// is recorded as the task's end.
+	// Queued means that the task's id was reported while the task waited for devices. A later failure
+	// to start is recorded as the task's end.
 	Queued      bool `json:"queued,omitempty"`
-	Remove      bool `json:"rm,omitempty"` // nothing is kept at the end
+	Remove      bool `json:"rm,omitempty"` // the task is removed at its end
 	Terminal    bool `json:"tty,omitempty"`
 	Interactive bool `json:"interactive,omitempty"`
 
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 
-	// Request and Devices (UUIDs or CDI names) are those of the lease; "" and none
-	// without one. Shared: the lease is that of a berth alloc around the task.
+	// Request and Devices (UUIDs or CDI names) are those of the lease; empty without a lease. Shared
+	// means that the lease belongs to a berth alloc around the task.
 	Request string   `json:"request,omitempty"`
 	Lease   string   `json:"lease,omitempty"`
 	Shared  bool     `json:"shared,omitempty"`
 	Devices []string `json:"devices,omitempty"`
-	// Removed is what the container would have had without berth. Notes has the same as
-	// text, and is all that older versions wrote.
+	// Removed is what was removed from the container's spec. Notes has the same as text; older versions
+	// wrote only Notes.
 	Removed []edits.Removal `json:"removed,omitempty"`
 	Notes   []string        `json:"notes,omitempty"`
 
 	Runtime     string `json:"runtime"`      // absolute path
 	RuntimeRoot string `json:"runtime_root"` // its --root
-	Cgroup      string `json:"cgroup"`       // all of the task; the container's is below it
+	Cgroup      string `json:"cgroup"`       // the task's; the container's is below it
 	CgroupMount string `json:"cgroup_mount,omitempty"`
 
-	// Layers of the root, the topmost first, or with Writable the directory that is
-	// the image: for whoever has to mount it again.
+	// Layers of the root, the topmost first, or with Writable the directory that is the image. They are
+	// only set if the monitor may have to mount the root again for a restart.
 	Layers   []string `json:"layers,omitempty"`
 	Writable bool     `json:"writable,omitempty"`
 
-	// CPUs in list format on which the container is started, where the machine has no cpusets.
-	// Of a rank alone.
+	// CPUs are the CPUs of a rank in list format, on a machine without the cpuset controller.
 	CPUs string `json:"cpus,omitempty"`
 	// Gang is set in a gang's record, Member in that of one of its ranks.
 	Gang   *Gang   `json:"gang,omitempty"`
@@ -94,7 +91,7 @@ type Record struct {
 
 	Restart    Restart  `json:"restart"`
 	StopSignal int      `json:"stop_signal,omitempty"` // 0 means SIGTERM
-	Grace      Duration `json:"grace,omitempty"`       // between it and SIGKILL; 0 means ten seconds, less for ever
+	Grace      Duration `json:"grace,omitempty"`       // from the stop signal to SIGKILL; 0 means ten seconds, less than 0 no SIGKILL
 	Timeout    Duration `json:"timeout,omitempty"`     // 0 means none
 	Log        LogLimit `json:"log"`
 }
@@ -107,11 +104,11 @@ func (r *Record) SetRemoved(removed []edits.Removal) {
 	}
 }
 
-// MonitorsCgroup is the cgroup of monitors, and of launchers that wait for devices: beside those of the
-// tasks.
+// MonitorsCgroup returns the cgroup of monitors, and of launchers that wait for devices. It is beside
+// the cgroups of the tasks.
 func (r Record) MonitorsCgroup() string { return filepath.Join(filepath.Dir(r.Cgroup), "monitors") }
 
-// Process names a process for good, by its start in clock ticks since the boot.
+// Process identifies a process by its pid and its start in clock ticks since the boot.
 type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"`
@@ -123,10 +120,10 @@ type Duration int64
 // LogLimit bounds the log of a detached task.
 type LogLimit struct {
 	Size  int64 `json:"size,omitempty"`  // bytes of one file; 0 means 10 MiB
-	Files int   `json:"files,omitempty"` // how many there are at most; 0 means 3
+	Files int   `json:"files,omitempty"` // maximum number of files; 0 means 3
 }
 
-// Life is the task's current life. A task that is started again has a new one.
+// Life is a task's current life. Each restart begins a new one.
 type Life struct {
 	Version int `json:"version"`
 	// Init is the container's first process.
@@ -134,36 +131,36 @@ type Life struct {
 	Started  time.Time `json:"started"`
 	Restarts int       `json:"restarts,omitempty"` // lives before this one
 	BootID   string    `json:"boot_id"`
-	// Monitor watches over it.
+	// Monitor is the task's monitor, or the launcher of a task in the foreground.
 	Monitor Process `json:"monitor"`
-	// Ended is set as soon as it is known how this life ended, while its remains
-	// are being removed, or the next one is waited for.
+	// Ended is set as soon as the end of this life is known, before its container is removed and
+	// before the next life starts.
 	Ended *Exit `json:"ended,omitempty"`
 }
 
 // Exit is how a task ended.
 type Exit struct {
 	Version int `json:"version"`
-	// Code is the command's, or 128 and Signal's number.
+	// Code is the command's exit code, or 128 plus Signal.
 	Code   int  `json:"code"`
 	Signal int  `json:"signal,omitempty"`
-	OOM    bool `json:"oom,omitempty"` // the kernel killed for want of memory
-	// Unknown: nobody saw how it ended, and Code stands for that.
+	OOM    bool `json:"oom,omitempty"` // the kernel has killed a process for lack of memory
+	// Unknown means that no process of berth has read the exit status; Code is then 255.
 	Unknown bool `json:"unknown,omitempty"`
-	// Error is what else is to be said, such as why the code isn't known.
+	// Error is an error or a reason, such as why the code is unknown.
 	Error    string    `json:"error,omitempty"`
 	Started  time.Time `json:"started"`
 	Finished time.Time `json:"finished"`
 	Restarts int       `json:"restarts,omitempty"`
 }
 
-// Limits of what is read, and so of what is written: a record can hold a long command.
+// Limits of the files in bytes, for readers and writers.
 const (
 	maxRecord = 1 << 20
 	maxLife   = 64 << 10
 )
 
-// errVersion: the file was written by a berth of another time.
+// errVersion means that the file has another version of the format.
 var errVersion = errors.New("written by another version of berth")
 
 // ParseRecord reads task.json.
@@ -199,7 +196,7 @@ func ParseExit(data []byte) (Exit, error) {
 	return e, nil
 }
 
-// parse reads the version first: what else a later one holds may not fit.
+// parse decodes the version first: other fields of a newer version may have other types.
 func parse(data []byte, into any, version *int) error {
 	var v struct {
 		Version int `json:"version"`
@@ -218,7 +215,7 @@ func parse(data []byte, into any, version *int) error {
 	return nil
 }
 
-// idLength is that of an id: twelve hex digits, as people know from docker.
+// idLength is the length of an id: twelve hex digits, as docker shows them.
 const idLength = 12
 
 // NewID returns a random id.
@@ -228,7 +225,7 @@ func NewID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// ValidID says whether a word has the form of a task's id.
+// ValidID reports whether a word has the form of a task's id.
 func ValidID(id string) bool {
 	return len(id) == idLength && strings.Trim(id, "0123456789abcdef") == ""
 }

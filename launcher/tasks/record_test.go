@@ -171,7 +171,7 @@ func TestAgain(t *testing.T) {
 		{Restart{Policy: "on-failure", Max: 2}, 1, 2, false},
 		{Restart{Policy: "a later one"}, 1, 2, false},
 	} {
-		if got := tt.policy.Again(tt.code, tt.restarts); got != tt.want {
+		if got := tt.policy.Allows(tt.code, tt.restarts); got != tt.want {
 			t.Errorf("%s after code %d and %d restarts: %v", tt.policy, tt.code, tt.restarts, got)
 		}
 	}

@@ -8,17 +8,17 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// Restart says when a task is started again. Its zero value is never.
+// Restart is a restart policy. The zero value means no restarts.
 type Restart struct {
-	// Policy is "no" (or ""), "on-failure", "always" or "unless-stopped". Without a
-	// daemon that would start tasks after a reboot, the last two are the same.
+	// Policy is "no" (or ""), "on-failure", "always" or "unless-stopped". The last two are the same,
+	// because there is no daemon that starts tasks after a reboot.
 	Policy string `json:"policy,omitempty"`
-	// Max is how often at most, of on-failure; 0 means no limit.
+	// Max bounds the restarts of on-failure; 0 means no limit.
 	Max int `json:"max,omitempty"`
 }
 
-// ParseRestart reads what docker's --restart takes: no, on-failure[:N], always,
-// unless-stopped; and a number alone, which is that of on-failure.
+// ParseRestart parses a value of docker's --restart: no, on-failure[:N], always or unless-stopped. A
+// number N alone means on-failure:N.
 func ParseRestart(s string) (Restart, error) {
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
 		if n == 0 {
@@ -49,7 +49,7 @@ func ParseRestart(s string) (Restart, error) {
 	return Restart{Policy: policy}, nil
 }
 
-// String is what ParseRestart reads.
+// String returns the form that ParseRestart parses.
 func (r Restart) String() string {
 	switch {
 	case r.Policy == "":
@@ -60,9 +60,9 @@ func (r Restart) String() string {
 	return r.Policy
 }
 
-// Again says whether a life that ended with that code, after so many restarts, is
-// followed by another one.
-func (r Restart) Again(code, restarts int) bool {
+// Allows reports whether the task is restarted after a life that has ended with code. restarts is how
+// often the task was restarted before.
+func (r Restart) Allows(code, restarts int) bool {
 	switch r.Policy {
 	case "always", "unless-stopped":
 		return true

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Size is what a task has on the disk, in bytes of blocks.
+// Size is a task's disk usage: the size of the allocated blocks in bytes.
 type Size struct {
 	// Written is what the task has written to its root, and Logs its log files.
 	Written int64 `json:"written"`
 	Logs    int64 `json:"logs"`
-	// Partial: something couldn't be counted, or ctx ended, and there may be more.
+	// Partial means that something couldn't be counted, or that ctx has ended.
 	Partial bool `json:"partial,omitempty"`
 }
 
-// Size counts what a task has on the disk. The task may be running: names that it changes
-// meanwhile lead to nothing else. A task that isn't there has no size.
+// Size returns a task's disk usage. The task may be running: changes that it makes meanwhile can't
+// lead the count out of its directory. The size of a missing task is zero.
 func (s Store) Size(ctx context.Context, id string) (size Size, err error) {
 	entries, err := os.ReadDir(s.Dir(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,16 +46,16 @@ func (s Store) Size(ctx context.Context, id string) (size Size, err error) {
 	return size, nil
 }
 
-// blockSize is the unit of st_blocks, whatever the file system.
+// blockSize is the unit of st_blocks, on all file systems.
 const blockSize = 512
 
 // maxDepth bounds the directories that are open at once.
 const maxDepth = 200
 
-// counter sums the blocks of a tree that strangers write to. Names are resolved from open
-// directories and never through links.
+// counter sums the blocks of an untrusted tree. Names are resolved relative to open directories, and
+// links aren't followed.
 type counter struct {
-	ctx     context.Context //nolint:containedctx // of one count
+	ctx     context.Context //nolint:containedctx // a counter is used for one call
 	seen    map[[2]uint64]bool
 	sum     int64
 	partial bool
@@ -87,7 +87,7 @@ func (c *counter) countDir(at int, name string, depth int) {
 func (c *counter) countEntry(dir int, name string, depth int) {
 	var st unix.Stat_t
 	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-		return // it was removed
+		return // removed meanwhile
 	}
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 	if !isDir && st.Nlink > 1 {

@@ -12,11 +12,11 @@ import (
 // a preallocated file that becomes run.json or exit.json if no other file can be written.
 const (
 	spareFile = "spare"
-	spareRoom = 4096
+	spareSize = 4096
 )
 
-// ReserveSpace makes sure that a task's life and its end can be written, however full the disk
-// will be then.
+// ReserveSpace creates the spare file, so that a task's life and end can be written on a full disk. It
+// is idempotent.
 func (s Store) ReserveSpace(id string) error {
 	path := s.Path(id, spareFile)
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -26,20 +26,20 @@ func (s Store) ReserveSpace(id string) error {
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	err = unix.Fallocate(fd, 0, 0, spareRoom)
+	err = unix.Fallocate(fd, 0, 0, spareSize)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = nil // then there is none
+		err = nil // the file system can't reserve space
 	}
 	if err := errors.Join(err, unix.Close(fd)); err != nil {
-		return fmt.Errorf("keep room at %s: %w", path, err)
+		return fmt.Errorf("reserve space at %s: %w", path, err)
 	}
 	return nil
 }
 
-// writeReserved puts data into the spare file, and that in the place of another, which becomes
-// the spare one.
+// writeReserved writes data to the spare file and exchanges it with the file of that name, which
+// becomes the spare file.
 func (s Store) writeReserved(id, name string, data []byte) error {
-	if len(data) > spareRoom {
+	if len(data) > spareSize {
 		return unix.ENOSPC
 	}
 	spare, path := s.Path(id, spareFile), s.Path(id, name)
@@ -64,5 +64,5 @@ func (s Store) writeReserved(id, name string, data []byte) error {
 	return err
 }
 
-// isDiskFull says that there is no room for a file.
+// isDiskFull reports whether an error means that the disk or the quota is full.
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -7,22 +7,22 @@ type State string
 
 // States of a task.
 const (
-	Created    State = "created"    // its container is being made
+	Created    State = "created"    // its container is being created
 	Waiting    State = "waiting"    // it is detached, and waits for devices
-	Running    State = "running"    // a process of it lives
+	Running    State = "running"    // at least one of its processes lives
 	Restarting State = "restarting" // between two lives
-	Stopping   State = "stopping"   // it has ended, and its remains are being removed
-	Exited     State = "exited"     // it has ended, and how is known
-	Lost       State = "lost"       // it is gone, and how it ended isn't known
-	Broken     State = "broken"     // what is known of it can't be read
+	Stopping   State = "stopping"   // it has ended, and is being cleaned up
+	Exited     State = "exited"     // its end is recorded
+	Lost       State = "lost"       // it has ended without a record of its end
+	Broken     State = "broken"     // its files can't be read
 )
 
-// Status is a task's state, and what belongs to it.
+// Status is a task's state with details.
 type Status struct {
 	State State `json:"state"`
-	// Code is that of Exited.
+	// Code is the exit code in state Exited.
 	Code int `json:"code,omitempty"`
-	// Why says more of Lost and Broken, and of Exited where there is more to say.
+	// Why is the reason of Lost and Broken, and for Exited the recorded error, if any.
 	Why string `json:"why,omitempty"`
 }
 
@@ -33,21 +33,21 @@ func (s Status) String() string {
 	return string(s.State)
 }
 
-// Evidence is all that a status is derived from.
+// Evidence has the facts from which Derive derives a status.
 type Evidence struct {
 	Record Record
 	Life   *Life // nil without one
 	Exit   *Exit // nil without one
 	Boot   string
-	// Init: the container's first process lives. Populated: some process of it does.
+	// Init means that the container's first process lives, Populated that any process of it does.
 	Init, Populated bool
-	// Held: its launcher or its monitor lives.
+	// Held means that the launcher or the monitor lives.
 	Held bool
-	// Stopped: somebody wants it to end.
+	// Stopped means that MarkStopped was called.
 	Stopped bool
 }
 
-// Derive says what a task is doing.
+// Derive returns the status of a task.
 func Derive(e Evidence) Status {
 	switch {
 	case e.Exit != nil:
@@ -64,7 +64,7 @@ func Derive(e Evidence) Status {
 		return Status{State: Waiting}
 	case e.Life == nil:
 		return Status{State: Created}
-	case e.Life.Ended != nil && !e.Stopped && e.Record.Restart.Again(e.Life.Ended.Code, e.Life.Restarts):
+	case e.Life.Ended != nil && !e.Stopped && e.Record.Restart.Allows(e.Life.Ended.Code, e.Life.Restarts):
 		return Status{State: Restarting}
 	}
 	return Status{State: Stopping}

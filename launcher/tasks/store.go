@@ -13,29 +13,35 @@ import (
 
 	"github.com/berth-gpu/berth/internal/atomicfile"
 	"github.com/berth-gpu/berth/internal/json"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/projectquota"
 	"github.com/berth-gpu/berth/internal/removetree"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Store is where tasks are. Its zero value is this machine's; any number of processes
-// may use one at once.
+// Store is the directory of tasks' records. The zero value is this machine's. Any number of processes
+// may use a store concurrently.
 type Store struct {
 	Data  string // "" means /var/lib/berth
 	State string // "" means /run/berth
 	Proc  string // "" means /proc
 }
 
-// All is the directory of all tasks.
-func (s Store) All() string { return filepath.Join(cmp.Or(s.Data, "/var/lib/berth"), "tasks") }
+// TasksDir returns the directory that contains the directories of all tasks.
+func (s Store) TasksDir() string { return filepath.Join(cmp.Or(s.Data, "/var/lib/berth"), "tasks") }
 
-// Dir is a task's directory.
-func (s Store) Dir(id string) string { return filepath.Join(s.All(), id) }
+// Dir returns a task's directory.
+func (s Store) Dir(id string) string { return filepath.Join(s.TasksDir(), id) }
 
-// Path is that of a file of the task.
-func (s Store) Path(id, name string) string { return filepath.Join(s.All(), id, name) }
+// Path returns the path of a file in a task's directory.
+func (s Store) Path(id, name string) string { return filepath.Join(s.TasksDir(), id, name) }
 
-// Socket is where a task's monitor listens.
+// Lock takes the lock of a task's directory, which its launcher or monitor holds as long as it lives.
+// The lock ends with the returned file, or with this process. The error Is [lock.ErrBusy] if another
+// process holds the lock.
+func (s Store) Lock(id string) (*os.File, error) { return lock.TryOpen(s.Dir(id), lock.Exclusive) }
+
+// Socket returns the path of the socket of a task's monitor.
 func (s Store) Socket(id string) string {
 	return filepath.Join(cmp.Or(s.State, "/run/berth"), "attach", id+".sock")
 }
@@ -71,13 +77,13 @@ func (s Store) WriteLife(id string, l Life) error {
 // WriteExit records a task's end. Everything that the task held must have been released.
 func (s Store) WriteExit(id string, e Exit) error {
 	e.Version = Version
-	if err := s.markRemoval(id); err != nil && !isDiskFull(err) { // without it only a person removes the task
+	if err := s.markRemoval(id); err != nil && !isDiskFull(err) { // without the mark the task is only removed by hand
 		return fmt.Errorf("record task %s: %w", id, err)
 	}
 	return s.writeFile(id, exitFile, limitError(e), maxLife)
 }
 
-// limitError shortens the rest of an error: the text may come from an untrusted file.
+// limitError shortens the error of e: its text may come from an untrusted file.
 func limitError(e Exit) Exit {
 	const most = 4096
 	if len(e.Error) > most {
@@ -86,8 +92,8 @@ func limitError(e Exit) Exit {
 	return e
 }
 
-// writeFile replaces a file of a task. A value of more than limit bytes is refused, because readers
-// refuse it too.
+// writeFile replaces a file of a task. A value of more than limit bytes is an error, because readers
+// refuse it.
 func (s Store) writeFile(id, name string, v any, limit int) error {
 	data, err := new(json.Codec).Marshal(v)
 	if err != nil {
@@ -97,7 +103,7 @@ func (s Store) writeFile(id, name string, v any, limit int) error {
 	if len(data) > limit {
 		return fmt.Errorf("record task %s: its command, labels and annotations are too long: %d bytes of JSON, and there can be %d", id, len(data), limit)
 	}
-	// Not flushed: after a power failure no task runs.
+	// The file isn't flushed: after a power failure no task runs.
 	err = atomicfile.Write(s.Path(id, name), data, 0o600, atomicfile.Options{})
 	if isDiskFull(err) && name != recordFile && s.writeReserved(id, name, data) == nil {
 		err = nil
@@ -108,8 +114,8 @@ func (s Store) writeFile(id, name string, v any, limit int) error {
 	return nil
 }
 
-// Record reads a task's record. The error Is fs.ErrNotExist where there is none, and a
-// *BrokenError where it can't be read.
+// Record reads a task's record. The error Is fs.ErrNotExist if there is none, and is a *BrokenError if
+// it can't be read.
 func (s Store) Record(id string) (Record, error) {
 	data, err := s.readFile(id, recordFile, maxRecord)
 	if err != nil {
@@ -128,7 +134,7 @@ func (s Store) Record(id string) (Record, error) {
 // Life reads a task's current life; nil if there was none.
 func (s Store) Life(id string) (*Life, error) { return readOptional(s, id, lifeFile, ParseLife) }
 
-// Exit reads how a task ended; nil if it hasn't.
+// Exit reads how a task ended; nil if its end isn't recorded.
 func (s Store) Exit(id string) (*Exit, error) { return readOptional(s, id, exitFile, ParseExit) }
 
 func readOptional[T any](s Store, id, name string, parse func([]byte) (T, error)) (*T, error) {
@@ -146,9 +152,9 @@ func readOptional[T any](s Store, id, name string, parse func([]byte) (T, error)
 	return &v, nil
 }
 
-// MarkStopped says that a task shall end and not be started again. It comes before the
-// signal, so that no restart slips in between. Where the task's directory takes no file, as
-// on a disk that is read-only or has no inodes left, the mark is in the state directory.
+// MarkStopped marks a task that is to end and not to be restarted. It is called before the signal, so
+// that no restart happens in between. If no file can be created in the task's directory, as on a disk
+// that is read-only or has no inodes left, the mark is in the state directory.
 func (s Store) MarkStopped(id string) error {
 	err := atomicfile.Write(s.Path(id, stoppedFile), nil, 0o600, atomicfile.Options{})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -163,7 +169,7 @@ func (s Store) MarkStopped(id string) error {
 	return nil
 }
 
-// Stopped says whether MarkStopped was called.
+// Stopped reports whether MarkStopped was called.
 func (s Store) Stopped(id string) bool {
 	for _, path := range []string{s.Path(id, stoppedFile), s.stoppedInState(id)} {
 		if _, err := os.Lstat(path); err == nil {
@@ -177,7 +183,7 @@ func (s Store) stoppedInState(id string) string {
 	return filepath.Join(cmp.Or(s.State, "/run/berth"), "attach", id+".stopped")
 }
 
-// RemoveState removes what a task has in the state directory: its socket and its mark.
+// RemoveState removes a task's files in the state directory: the socket and the mark.
 func (s Store) RemoveState(id string) (err error) {
 	for _, path := range []string{s.Socket(id), s.stoppedInState(id)} {
 		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
@@ -187,9 +193,10 @@ func (s Store) RemoveState(id string) (err error) {
 	return err
 }
 
-// Remove removes a task's directory, its name and what it has in the state directory. Its container must be
-// gone, and the caller holds the directory's lock. The record goes first: from then on
-// there is no such task. The directory goes last: if Remove is killed before, a sweep finds it and does the rest.
+// Remove removes a task's directory, its name and its files in the state directory. The container must
+// have been removed, and the caller holds the directory's lock. The record is removed first: from then
+// on the task doesn't exist. The directory is removed last, so that a sweep finds it if Remove is
+// killed.
 func (s Store) Remove(id string) error {
 	name := id
 	if r, err := s.Record(id); err == nil && r.Member == nil { // ranks don't claim their names
@@ -198,7 +205,7 @@ func (s Store) Remove(id string) error {
 	return s.RemoveNamed(id, name)
 }
 
-// RemoveNamed is Remove for a task that has claimed the name, whether it has a record or not.
+// RemoveNamed is Remove for a task with this name, with or without a record.
 func (s Store) RemoveNamed(id, name string) error {
 	if err := checkUnmounted(s.Dir(id)); err != nil {
 		return fmt.Errorf("remove task %s: %w", id, err)
@@ -208,7 +215,7 @@ func (s Store) RemoveNamed(id, name string) error {
 	}
 	var err error
 	if name != id {
-		err = s.Unclaim(name, id)
+		err = s.ReleaseName(name, id)
 	}
 	if err = errors.Join(err, s.RemoveState(id), RemoveDir(s.Dir(id))); err != nil {
 		return fmt.Errorf("remove task %s: %w", id, err)
@@ -216,8 +223,8 @@ func (s Store) RemoveNamed(id, name string) error {
 	return nil
 }
 
-// RemoveDir removes a task's directory, the spec first: as long as there is one, the task
-// uses the layers that it has noted. The bound of what it has written goes with it.
+// RemoveDir removes a task's directory. The spec is removed first: as long as it exists, the task counts
+// as a user of its image's layers. The project quota of the directory is released.
 func RemoveDir(dir string) error {
 	if err := os.Remove(filepath.Join(dir, "bundle/config.json")); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 		return err
@@ -225,8 +232,8 @@ func RemoveDir(dir string) error {
 	return errors.Join(projectquota.Release(filepath.Join(dir, "upper")), removetree.RemoveAll(dir))
 }
 
-// checkUnmounted makes sure that nothing is mounted as the task's root, here where it would be
-// emptied: it could be an image, or people's files.
+// checkUnmounted returns an error if something is mounted as the task's root in this mount namespace:
+// removing the directory would remove the files of an image or of a user.
 func checkUnmounted(dir string) error {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -246,9 +253,9 @@ func checkUnmounted(dir string) error {
 	return unix.Close(root)
 }
 
-// IDs lists the directories of all tasks, those too that are being made or removed.
+// IDs returns the ids of all tasks' directories, including those that are being created or removed.
 func (s Store) IDs() ([]string, error) {
-	names, err := smallfile.Names(s.All())
+	names, err := smallfile.Names(s.TasksDir())
 	if err != nil {
 		return nil, fmt.Errorf("list tasks: %w", err)
 	}

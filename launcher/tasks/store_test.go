@@ -39,7 +39,7 @@ func put(t *testing.T, s Store, id, name string, age time.Duration) {
 		t.Fatal(err)
 	}
 	if name != id {
-		if err := s.Claim(name, id); err != nil {
+		if err := s.ClaimName(name, id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,33 +112,33 @@ func TestClaim(t *testing.T) {
 	s := Store{Data: t.TempDir()}
 	put(t, s, idA, "train", 0)
 	make1(t, s, idB)
-	if err := s.Claim("train", idA); err != nil {
+	if err := s.ClaimName("train", idA); err != nil {
 		t.Errorf("claiming twice: %v", err)
 	}
-	if err := s.Claim("train", idB); !errors.Is(err, ErrNameTaken) || !strings.HasSuffix(err.Error(), "; berth rm -f train ends that task and makes it free") {
+	if err := s.ClaimName("train", idB); !errors.Is(err, ErrNameTaken) || !strings.HasSuffix(err.Error(), "; berth rm -f train ends that task and makes it free") {
 		t.Errorf("claiming another's: %v", err)
 	}
 	if err := s.WriteExit(idA, Exit{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Claim("train", idB); !errors.Is(err, ErrNameTaken) || !strings.HasSuffix(err.Error(), "; berth rm train makes it free") {
+	if err := s.ClaimName("train", idB); !errors.Is(err, ErrNameTaken) || !strings.HasSuffix(err.Error(), "; berth rm train makes it free") {
 		t.Errorf("claiming one's that has ended: %v", err)
 	}
-	if err := s.Unclaim("train", idB); err != nil || s.named("train") != idA {
-		t.Errorf("giving back another's: %v, now %q has it", err, s.named("train"))
+	if err := s.ReleaseName("train", idB); err != nil || s.IDByName("train") != idA {
+		t.Errorf("giving back another's: %v, now %q has it", err, s.IDByName("train"))
 	}
 	// A task that was removed by force leaves a claim that doesn't count.
 	if err := os.RemoveAll(s.Dir(idA)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Claim("train", idB); err != nil || s.named("train") != idB {
-		t.Errorf("claiming a dead one's: %v, now %q has it", err, s.named("train"))
+	if err := s.ClaimName("train", idB); err != nil || s.IDByName("train") != idB {
+		t.Errorf("claiming a dead one's: %v, now %q has it", err, s.IDByName("train"))
 	}
 	if err := s.Remove(idB); err != nil {
 		t.Fatal(err)
 	}
 	// Its record was never written, so only pruning finds its name.
-	if err := s.Prune(); err != nil {
+	if err := s.PruneNames(); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(s.Data, "*", "*")); len(left) > 0 {
@@ -150,7 +150,7 @@ func TestClaim(t *testing.T) {
 func TestClaimRace(t *testing.T) {
 	s := Store{Data: t.TempDir()}
 	make1(t, s, idC)
-	if err := s.Claim("train", idC); err != nil {
+	if err := s.ClaimName("train", idC); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(s.Dir(idC)); err != nil { // all find a stale claim
@@ -161,7 +161,7 @@ func TestClaimRace(t *testing.T) {
 	for n := range errs {
 		id := fmt.Sprintf("%012x", n)
 		make1(t, s, id)
-		wg.Go(func() { errs[n] = s.Claim("train", id) })
+		wg.Go(func() { errs[n] = s.ClaimName("train", id) })
 	}
 	wg.Wait()
 	won := 0

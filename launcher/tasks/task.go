@@ -19,12 +19,13 @@ import (
 // Task is one task as it is now.
 type Task struct {
 	Record
-	Life *Life `json:"life,omitempty"` // nil before the first; of a task in the foreground, what its pid file says
+	Life *Life `json:"life,omitempty"` // nil before the first; for a task in the foreground LifeByPIDFile
 	Exit *Exit `json:"exit,omitempty"` // nil before the end
 	Status
-	// Held: its launcher or its monitor lives.
+	// Held means that the launcher or the monitor lives.
 	Held bool `json:"held"`
-	// previousBoot means that the task is of an earlier boot of the machine. abandoned: see Abandoned.
+	// previousBoot means that the task is of an earlier boot of the machine. abandoned is the result of
+	// Abandoned.
 	previousBoot, abandoned bool
 }
 
@@ -40,8 +41,8 @@ func (t Task) Orphan() bool {
 // but it holds the task's lease.
 func (t Task) Abandoned() bool { return t.abandoned }
 
-// Deadline returns when the task's time is over, the zero time if it has no limit or doesn't run.
-// It is computed from the machine's uptime, as the monitor does.
+// Deadline returns when the task's timeout ends, the zero time if it has none or doesn't run. It is
+// computed from the machine's uptime, as in the monitor.
 func (t Task) Deadline() time.Time {
 	if t.Timeout <= 0 || t.State != Running || t.Life == nil || t.Life.Init.Start == 0 {
 		return time.Time{}
@@ -49,13 +50,13 @@ func (t Task) Deadline() time.Time {
 	return time.Now().Add(time.Duration(t.Timeout) - process.Age(t.Life.Init.Start)).Round(time.Second).UTC()
 }
 
-// ErrNotFound: there is no such task. ErrAmbiguous: there are several.
+// ErrNotFound means that there is no such task, ErrAmbiguous that a word fits several tasks.
 var (
 	ErrNotFound  = errors.New("there is no such task")
 	ErrAmbiguous = errors.New("several tasks begin so")
 )
 
-// List returns all tasks, the latest first, and at the end those that are Broken.
+// List returns all tasks, the latest first, Broken ones at the end.
 func (s Store) List() ([]Task, error) {
 	ids, err := s.IDs()
 	if err != nil {
@@ -75,7 +76,7 @@ func (s Store) list(ids []string) ([]Task, error) {
 			all = append(all, t)
 		case errors.As(err, &unread):
 			all = append(all, newBrokenTask(unread))
-		case !errors.Is(err, fs.ErrNotExist): // one that is being made or removed
+		case !errors.Is(err, fs.ErrNotExist): // missing: being created or removed
 			errs = append(errs, err)
 		}
 	}
@@ -83,15 +84,15 @@ func (s Store) list(ids []string) ([]Task, error) {
 	return all, errors.Join(errs...)
 }
 
-// Find returns the task that a person means: by its id, by its name, or by a part of
-// the id from its beginning that no other task shares.
+// Find returns the task that a user means by a word: its id, its name, the name of a rank, or the
+// beginning of an id that no other task shares. The error Is ErrNotFound or ErrAmbiguous.
 func (s Store) Find(word string) (Task, error) {
 	if ValidID(word) {
 		if t, err := s.Task(word); !errors.Is(err, fs.ErrNotExist) {
 			return t, err
 		}
 	}
-	if id := s.named(word); id != "" && !s.hasDir(word) {
+	if id := s.IDByName(word); id != "" && !s.hasDir(word) {
 		if t, err := s.Task(id); !errors.Is(err, fs.ErrNotExist) {
 			return t, err
 		}
@@ -117,7 +118,7 @@ func (s Store) Find(word string) (Task, error) {
 	return t, err
 }
 
-// hasDir says whether a word is the id of a task, or of one that is being made or removed.
+// hasDir reports whether a word is the id of a task's directory.
 func (s Store) hasDir(word string) bool {
 	if !ValidID(word) {
 		return false
@@ -146,7 +147,7 @@ func matchID(ids []string, word string) (string, error) {
 	return "", fmt.Errorf("task %q: %w: %s; give more of the id", word, ErrAmbiguous, strings.Join(found[:2], ", "))
 }
 
-// notFound suggests the nearest name or id.
+// notFound returns ErrNotFound with a suggestion of the nearest name or id.
 func (s Store) notFound(word string) error {
 	var known []string
 	if all, err := s.List(); err == nil {
@@ -164,14 +165,14 @@ func newNotFound(word, near string) error {
 	return fmt.Errorf("task %q: %w", word, ErrNotFound)
 }
 
-// Task returns one task by its id. The error Is fs.ErrNotExist if there is none.
+// Task returns a task by its id. The error Is fs.ErrNotExist if there is none.
 func (s Store) Task(id string) (Task, error) {
 	r, err := s.Record(id)
 	if err != nil {
 		return Task{}, err
 	}
 	t := Task{Record: r}
-	// The exit is read first: it is written last, and a life goes before it does.
+	// The exit is read before the life: a task whose exit is missing now still has its life.
 	if t.Exit, err = s.Exit(id); err != nil {
 		return Task{}, err
 	}
@@ -189,7 +190,7 @@ func (s Store) Task(id string) (Task, error) {
 	if t.Detached && t.Member == nil && t.Exit == nil && t.Life == nil && !t.Held && !t.previousBoot {
 		t.abandoned = mayBePopulated(r, r.Cgroup)
 	}
-	if t.State == Lost { // between the looks it may have ended properly
+	if t.State == Lost { // the end may have been recorded since the exit was read
 		if t.Exit, err = s.Exit(id); err != nil {
 			return Task{}, err
 		}
@@ -199,9 +200,9 @@ func (s Store) Task(id string) (Task, error) {
 	return t, nil
 }
 
-// LifeByPIDFile is the life of a task in the foreground, of which nobody writes a
-// record: its launcher's start has to be fast. It is nil before the runtime has written the
-// file, and for other tasks.
+// LifeByPIDFile returns the life of a task in the foreground, by the pid file that the runtime writes:
+// a launcher in the foreground saves the time of writing run.json. It returns nil before the runtime
+// has written the file, and for detached tasks.
 func (s Store) LifeByPIDFile(r Record) *Life {
 	path := s.Path(r.ID, "bundle/pid")
 	pid, err := smallfile.Int(path)
@@ -218,7 +219,7 @@ func (s Store) LifeByPIDFile(r Record) *Life {
 	return l
 }
 
-// isInCgroup says whether a process is in the cgroup or below it.
+// isInCgroup reports whether a process is in the cgroup or below it.
 func (s Store) isInCgroup(pid int, cgroup string) bool {
 	groups, err := smallfile.String(s.proc() + "/" + strconv.Itoa(pid) + "/cgroup")
 	return err == nil && strings.Contains(groups+"\n", ":"+cgroup+"/")
@@ -252,20 +253,20 @@ func mayBePopulated(r Record, group string) bool {
 	return some || err != nil
 }
 
-// Lives reports whether this process exists and isn't a zombie. Another process with the same pid doesn't
-// count.
+// Lives reports whether this process exists and isn't a zombie. Another process with the same pid
+// doesn't count.
 func (s Store) Lives(p Process) bool {
 	return p.PID > 0 && p.Start > 0 && process.Lives(s.proc(), p.PID, p.Start)
 }
 
-// Self is the calling process.
+// Self returns the calling process.
 func (s Store) Self() (Process, error) {
 	pid := os.Getpid()
 	start, err := process.Start(s.proc(), pid)
 	return Process{PID: pid, Start: start}, err
 }
 
-// BootID says which boot of the machine this is.
+// BootID returns the id of the machine's current boot.
 func (s Store) BootID() (string, error) {
 	id, err := smallfile.String(s.proc() + "/sys/kernel/random/boot_id")
 	if err != nil {

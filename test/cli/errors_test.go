@@ -53,7 +53,7 @@ func TestCommandLine(t *testing.T) {
 		{"invalid shm", "run --shm-size -5 IMAGE", 125, `--shm-size "-5" is not a size, such as 512m or 64g`},
 		{"invalid cpus", "run --cpus many IMAGE", 125, `--cpus "many" is not a number of CPUs, such as 2 or 1.5`},
 		{"invalid volume", "run -v data IMAGE", 125, `volume "data" is not SRC:DST[:OPTIONS]`},
-		{"volume of nothing", "run -v /no/such:/data IMAGE", 125, `volume "/no/such:/data": stat /no/such: no such file or directory; if it is to be an empty directory: mkdir -p /no/such`},
+		{"volume of nothing", "run -v /no/such:/data IMAGE", 125, `volume "/no/such:/data": stat /no/such: no such file or directory; for an empty directory: mkdir -p /no/such`},
 		{"unknown network", "run --network bridge IMAGE", 125, `network "bridge" is not known: there are host, where what a task listens on is reached at the host's address, and none`},
 		{"invalid name", "run --name a/b IMAGE", 125, `name "a/b": only letters, digits, "_", "." and "-" are allowed, at most 63, beginning with a letter or digit`},
 		{"read-only and writable", "run --read-only --rw IMAGE", 125, `a root file system can't be both read-only and writable`},

@@ -54,7 +54,7 @@ func TestGangSaid(t *testing.T) {
 		s.fails(t, 125, "--gang "+file+": "+want, "run", "--gang", file)
 	}
 	long := strings.Repeat("long", 15)
-	s.fails(t, 125, fmt.Sprintf("name %q: this gang's can be 56 letters long at most, and not 60: its ranks are called by it (NAME.rank-0), in 63 letters", long),
+	s.fails(t, 125, fmt.Sprintf("name %q has 60 characters, and this gang's can have 56 at most: the name of a rank (NAME.rank-0) has at most 63", long),
 		"run", "-n", "2", "--name", long, image(t, "busybox"), "true")
 }
 
@@ -81,7 +81,7 @@ func TestGangCapabilities(t *testing.T) {
 				t.Errorf("%v: %+v", flags, got)
 			}
 		}
-		s.fails(t, 125, "--cap-add SYS_PTRACE: no rank of a gang has it: it would be that of the others' containers, too, before they have given up root's",
+		s.fails(t, 125, "--cap-add SYS_PTRACE: no rank of a gang has it: the ranks share a PID namespace, so a rank could trace another's container while it is created",
 			"run", "-n", "1", "--network", "none", "--cap-add", "SYS_PTRACE", image(t, "busybox"), "true")
 		if got := s.gang(t, "-n", "1", "--network", "none", "--cap-add", "NET_ADMIN", image(t, "busybox"), "true"); got != (rig.Said{}) {
 			t.Errorf("%+v", got)

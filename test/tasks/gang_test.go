@@ -203,7 +203,7 @@ func TestGangVerbs(t *testing.T) {
 			t.Errorf("%q", rows)
 		}
 		s.prints(t, id+"\n", "ps", "-q")
-		s.fails(t, 1, "task train.rank-0: it is a rank of a gang; berth rm train is for all of it", "rm", "-f", "train.rank-0")
+		s.fails(t, 1, "task train.rank-0: it is a rank of a gang; berth rm train removes the gang", "rm", "-f", "train.rank-0")
 		s.fails(t, 125, "task train is a gang; berth exec train.rank-0 runs a command in one of its ranks", "exec", "train", "true")
 		s.fails(t, 1, `task "train.rank-2": there is no such task: the ranks of train are rank-0, rank-1; berth ps -a lists all`, "stop", "train.rank-2")
 		s.prints(t, "train\n", "kill", "-s", "HUP", "train")

@@ -14,7 +14,7 @@ func TestFindTaskOfOtherEngine(t *testing.T) {
 	native := tasks.Store{Data: t.TempDir(), State: t.TempDir()}
 	usual, strange := engine.Store(native, ""), engine.Store(native, "/run/my.sock")
 	put := func(s tasks.Store, id, name string) {
-		if err := errors.Join(os.MkdirAll(s.Dir(id), 0o700), s.WriteRecord(tasks.Record{ID: id, Name: name}), s.Claim(name, id)); err != nil {
+		if err := errors.Join(os.MkdirAll(s.Dir(id), 0o700), s.WriteRecord(tasks.Record{ID: id, Name: name}), s.ClaimName(name, id)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -169,7 +169,7 @@ func (e *examination) checkLauncherRuntime(r *report) error {
 	if e.User != "" {
 		return errRootOnly
 	}
-	path, err := launcher.ChosenRuntime(launcher.Options{Runtime: e.Config.Runtime, Cgroup: e.Config.Host.Cgroup})
+	path, err := launcher.ChooseRuntime(launcher.Options{Runtime: e.Config.Runtime, Cgroup: e.Config.Host.Cgroup})
 	decideLauncherRuntime(r, path, err)
 	return nil
 }

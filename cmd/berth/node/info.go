@@ -87,7 +87,7 @@ func readInfo(c *cli.Context, conf berth.Config, node *berth.Node) (info, error)
 		Engine: cmp.Or(conf.Run.Engine, "native"), Devices: map[string]int{},
 	}
 	var err error
-	if i.Runtime, err = launcher.ChosenRuntime(launcher.Options{Runtime: conf.Runtime, Cgroup: conf.Host.Cgroup}); err != nil {
+	if i.Runtime, err = launcher.ChooseRuntime(launcher.Options{Runtime: conf.Runtime, Cgroup: conf.Host.Cgroup}); err != nil {
 		i.RuntimeError = err.Error()
 	}
 	inv, err := node.Inventory(c.Context)

@@ -29,7 +29,7 @@ func readMPI(c *cli.Context, o *launcher.Options) error {
 	case o.Network != "host":
 		return fmt.Errorf("--mpi: ranks reach their launcher by the host's network, and not with --network %s", o.Network)
 	}
-	outer, ok := ranks.Join(os.Environ())
+	outer, ok := ranks.FindOuterLauncher(os.Environ())
 	if !ok {
 		return errors.New("--mpi: no MPI launcher has started this: mpirun -n 4 berth run --mpi IMAGE COMMAND")
 	}
@@ -44,7 +44,7 @@ func readMPI(c *cli.Context, o *launcher.Options) error {
 		return nil
 	}
 	// Above the low descriptors, which the task uses.
-	fd, err := unix.FcntlInt(uintptr(outer.FD), unix.F_DUPFD_CLOEXEC, ranks.InnerFD+1)
+	fd, err := unix.FcntlInt(uintptr(outer.FD), unix.F_DUPFD_CLOEXEC, ranks.ContainerFD+1)
 	if err != nil {
 		return fmt.Errorf("--mpi: PMI_FD is %d: %w", outer.FD, err)
 	}

@@ -23,7 +23,7 @@ import (
 func TestExitStatus(t *testing.T) {
 	busy := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8}
 	waited := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8, Waited: time.Second}
-	failed := engine.Failed(fmt.Errorf("2 asked; waited 1s%.0w%.0w", match.ErrBusy, engine.ErrWaited))
+	failed := engine.NewFailure(fmt.Errorf("2 asked; waited 1s%.0w%.0w", match.ErrBusy, engine.ErrWaited))
 	for _, c := range []struct {
 		name string
 		err  error

@@ -130,7 +130,7 @@ func setRecordLock(f *os.File, kind int16, first, count int) error {
 	}
 }
 
-// checkVacant says whether this process could listen at every address: by IPv6, which stands
+// checkVacant reports whether this process could listen at every address: by IPv6, which stands
 // for both, where the machine has it.
 func checkVacant(port int) error {
 	err := tryListen(port, unix.AF_INET6, &unix.SockaddrInet6{Port: port})

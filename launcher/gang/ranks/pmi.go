@@ -7,30 +7,30 @@ import (
 	"strings"
 )
 
-// Outer is the way from one rank to the MPI launcher that started it: mpirun, mpiexec or
+// OuterLauncher is the way from one rank to the MPI launcher that started it: mpirun, mpiexec or
 // srun, each of whose ranks runs a container of its own.
-type Outer struct {
+type OuterLauncher struct {
 	// Env belongs into the container, as "KEY=value".
 	Env []string
 	// Dir is a directory to bind at the same path, or "". It comes from the environment:
 	// whoever binds it makes sure that it is the caller's.
 	Dir string
-	// FD is the descriptor that speaks to the launcher, or -1. Inside it is [InnerFD].
+	// FD is the descriptor that speaks to the launcher, or -1. Inside it is [ContainerFD].
 	FD int
 }
 
-// InnerFD is the number of the launcher's descriptor inside, whatever it was outside:
+// ContainerFD is the number of the launcher's descriptor inside, whatever it was outside:
 // runtimes pass on the first ones without a gap, and the launcher's others are its own.
-const InnerFD = 3
+const ContainerFD = 3
 
-// Join says how a rank that was started with this environment takes part in its job. The
+// FindOuterLauncher says how a rank that was started with this environment takes part in its job. The
 // second result is false if no MPI launcher shows in it.
 //
 // Paths of the host's Open MPI are left out, because the image has its own. Open MPI's shared
 // memory transport is turned off unless the user has chosen transports: it identifies processes by
 // pid, all ranks have pid 1, and it would read at addresses of another process.
-func Join(env []string) (Outer, bool) {
-	o, chosen := Outer{FD: -1}, false
+func FindOuterLauncher(env []string) (OuterLauncher, bool) {
+	o, chosen := OuterLauncher{FD: -1}, false
 	for _, e := range env {
 		key, value, _ := strings.Cut(e, "=")
 		if !isMPIVariable(key) {
@@ -42,7 +42,7 @@ func Join(env []string) (Outer, bool) {
 			if err != nil || fd < 0 {
 				continue
 			}
-			o.FD, e = fd, "PMI_FD="+strconv.Itoa(InnerFD)
+			o.FD, e = fd, "PMI_FD="+strconv.Itoa(ContainerFD)
 		case "PMIX_SERVER_TMPDIR":
 			if filepath.IsAbs(value) {
 				o.Dir = filepath.Clean(value)
@@ -53,7 +53,7 @@ func Join(env []string) (Outer, bool) {
 		o.Env = append(o.Env, e)
 	}
 	if !slices.ContainsFunc(o.Env, provesLauncher) {
-		return Outer{FD: -1}, false
+		return OuterLauncher{FD: -1}, false
 	}
 	if !chosen {
 		o.Env = append(o.Env, "OMPI_MCA_btl=^vader,sm") // the name of 4, and that of 5

@@ -31,7 +31,7 @@ const (
 	MaxKeys        = 1 << 15
 	MaxConnections = 1024
 	maxUploads     = 16 // values that are on their way in at the same time
-	patience       = 10 * time.Second
+	requestTimeout = 10 * time.Second
 )
 
 // Serve answers until the context ends, and closes the listener. The scopes are those
@@ -39,13 +39,13 @@ const (
 func Serve(ctx context.Context, l net.Listener, scopes map[string]int) error {
 	server := &http.Server{
 		Handler:     New(scopes),
-		ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience,
+		ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: requestTimeout,
 		MaxHeaderBytes: 8 << 10,
 		ErrorLog:       log.New(io.Discard, "", 0), // of strangers' mistakes
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // Serve says that it ended
 	defer stop()
-	if err := server.Serve(&limited{l, make(chan struct{}, MaxConnections)}); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(&limitedListener{l, make(chan struct{}, MaxConnections)}); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -118,18 +118,18 @@ func (h *Handler) servePut(w http.ResponseWriter, r *http.Request, n name) int {
 	return http.StatusOK
 }
 
-// limited accepts no more connections than it has places.
-type limited struct {
+// limitedListener accepts no more connections than it has slots.
+type limitedListener struct {
 	net.Listener
-	places chan struct{}
+	slots chan struct{}
 }
 
-func (l *limited) Accept() (net.Conn, error) {
-	l.places <- struct{}{}
+func (l *limitedListener) Accept() (net.Conn, error) {
+	l.slots <- struct{}{}
 	c, err := l.Listener.Accept()
 	if err != nil {
-		<-l.places
+		<-l.slots
 		return nil, err
 	}
-	return &placed{Conn: c, free: func() { <-l.places }}, nil
+	return &limitedConn{Conn: c, free: func() { <-l.slots }}, nil
 }

@@ -219,12 +219,12 @@ type ready struct {
 func (r *ready) Accept() (net.Conn, error) {
 	r.most.Store(max(r.most.Load(), r.open.Add(1)))
 	c, _ := net.Pipe()
-	return &placed{Conn: c, free: func() { r.open.Add(-1) }}, nil
+	return &limitedConn{Conn: c, free: func() { r.open.Add(-1) }}, nil
 }
 
 func TestConnections(t *testing.T) {
 	behind := &ready{}
-	l := &limited{behind, make(chan struct{}, 2)}
+	l := &limitedListener{behind, make(chan struct{}, 2)}
 	accepted := make(chan net.Conn)
 	go func() {
 		for range 10 {

@@ -28,7 +28,7 @@ func (s *store) getValue(n name) ([]byte, bool) {
 	return value, ok
 }
 
-// putValue says whether there was room. The store keeps the value itself.
+// putValue reports whether there was room. The store keeps the value itself.
 func (s *store) putValue(n name, value []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,14 +85,14 @@ func (s *store) dropValue(n name) {
 // would be free.
 func weightOf(n name, value []byte) int { return len(n.scope) + len(n.key) + len(value) }
 
-// placed is a connection that gives its place back, once.
-type placed struct {
+// limitedConn is a connection that gives its place back, once.
+type limitedConn struct {
 	net.Conn
 	once sync.Once
 	free func()
 }
 
-func (c *placed) Close() error {
+func (c *limitedConn) Close() error {
 	c.once.Do(c.free)
 	return c.Conn.Close()
 }

@@ -140,7 +140,7 @@ func (r *Repository) askAgain(ctx context.Context, ask func(context.Context) err
 	}
 }
 
-// mayPass says that a registry may answer when it is asked again. containerd itself asks again
+// mayPass reports whether a registry may answer when it is asked again. containerd itself asks again
 // after timeouts, five times.
 func mayPass(err error, attempt int) bool {
 	var said remoteerrors.ErrUnexpectedStatus

@@ -58,7 +58,7 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// isBlob says whether a request is for a blob, or follows a redirection of one: registries
+// isBlob reports whether a request is for a blob, or follows a redirection of one: registries
 // keep blobs elsewhere. Documents are blobs, too; their readers bound them.
 func isBlob(req *http.Request) bool {
 	for req.Response != nil { // that caused it

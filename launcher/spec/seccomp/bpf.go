@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// programAnnotation gives crun the finished program of the system call filter, in base64.
-// Having libseccomp make one from the names takes a quarter of the time in which crun runs a
-// container. Runtimes that don't know the annotation use the names, which mean the same.
+// programAnnotation gives crun the compiled program of the system call filter, in base64. Compiling it
+// with libseccomp takes a quarter of the time in which crun runs a container. Other runtimes ignore the
+// annotation and compile the same filter from the names.
 const programAnnotation = "run.oci.seccomp_bpf_data"
 
-// annotate returns the annotation for a filter of this package, nil for a processor whose
-// system calls aren't known.
+// annotate returns the annotation for a filter of this package, nil for an unknown processor.
 func annotate(calls *specs.LinuxSeccomp, goarch string) map[string]string {
 	on, known := processorOf(goarch)
 	if !known {
@@ -30,7 +29,7 @@ func annotate(calls *specs.LinuxSeccomp, goarch string) map[string]string {
 	return map[string]string{programAnnotation: encode(program)}
 }
 
-// processor is what a program has to know of the processor it runs on.
+// processor has the properties of a processor that a program depends on.
 type processor struct {
 	audit uint32 // AUDIT_ARCH_*
 	calls string // the table of its system calls
@@ -38,7 +37,7 @@ type processor struct {
 	foreign uint32
 }
 
-// processorOf returns the processor of a GOARCH. Both that are known are little-endian.
+// processorOf returns the processor of a GOARCH. All known processors are little-endian.
 func processorOf(goarch string) (p processor, known bool) {
 	switch goarch {
 	case "amd64": // the numbers of x32 have bit 30 set
@@ -49,8 +48,7 @@ func processorOf(goarch string) (p processor, known bool) {
 	return processor{}, false
 }
 
-// Offsets in struct seccomp_data of linux/seccomp.h. Its words are loaded in the processor's
-// own byte order.
+// Offsets in struct seccomp_data of linux/seccomp.h. Words are loaded in the processor's byte order.
 const offsetNumber, offsetArch, offsetArgs = 0, 4, 16
 
 func loadWord(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
@@ -60,8 +58,9 @@ func skipUnless(value uint32, skip uint8) bpf.Instruction {
 	return bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipFalse: skip}
 }
 
-// compile makes the program of a filter of this package. Later rules with conditions come before earlier ones. The number is searched for in a tree of ranges, so that all calls cost about the
-// same.
+// compile returns the program of a filter of this package. Of several rules with conditions for a call,
+// the last is checked first. The number is searched for in a tree of ranges, so that all calls cost
+// about the same.
 func compile(f *specs.LinuxSeccomp, on processor) []bpf.Instruction {
 	otherwise := []bpf.Instruction{actionResult(f.DefaultAction, f.DefaultErrnoRet)}
 	kill := bpf.RetConstant{Val: unix.SECCOMP_RET_KILL_PROCESS}
@@ -79,7 +78,7 @@ func compile(f *specs.LinuxSeccomp, on processor) []bpf.Instruction {
 	)
 }
 
-// compileCalls returns what to do for each number that has rules.
+// compileCalls returns the instructions for each number that has rules.
 func compileCalls(f *specs.LinuxSeccomp, numbers map[string]uint32, otherwise []bpf.Instruction) map[uint32][]bpf.Instruction {
 	calls := make(map[uint32][]bpf.Instruction, len(numbers))
 	for _, s := range f.Syscalls {
@@ -106,13 +105,13 @@ func compileCalls(f *specs.LinuxSeccomp, numbers map[string]uint32, otherwise []
 	return calls
 }
 
-// callRange is what to do for the numbers from one on, up to the next range.
+// callRange has the instructions for the numbers from from on, up to the next range.
 type callRange struct {
 	from uint32
 	do   []bpf.Instruction
 }
 
-// appendRange appends a range to those before it, and joins neighbours that do the same.
+// appendRange appends a range, and joins adjacent ranges with the same instructions.
 func appendRange(all []callRange, r callRange) []callRange {
 	if last := len(all) - 1; all[last].from == r.from {
 		all = all[:last]
@@ -123,21 +122,22 @@ func appendRange(all []callRange, r callRange) []callRange {
 	return append(all, r)
 }
 
-// searchTree finds the range of the loaded number. Each path through it ends with a result.
+// searchTree returns a binary search for the range of the loaded number. Each path through it returns.
 func searchTree(ranges []callRange) []bpf.Instruction {
 	if len(ranges) == 1 {
 		return ranges[0].do
 	}
 	half := len(ranges) / 2
 	below, above := searchTree(ranges[:half]), searchTree(ranges[half:])
-	// A conditional jump skips at most 255 instructions, so a plain one follows it.
+	// A conditional jump skips at most 255 instructions, so an unconditional one follows it.
 	return slices.Concat([]bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: ranges[half].from, SkipFalse: 1},
 		bpf.Jump{Skip: uint32(len(below))},
 	}, below, above)
 }
 
-// checkArgument goes on with code if the argument is as the rule wants it; if not, what follows the code decides.
+// checkArgument returns instructions that run code if the argument meets the condition, and skip it
+// otherwise.
 func checkArgument(a specs.LinuxSeccompArg, code []bpf.Instruction) []bpf.Instruction {
 	at, skip := offsetArgs+8*uint32(a.Index), uint8(len(code)) //nolint:gosec // two dozen at most
 	low, high := loadWord(at), loadWord(at+4)
@@ -159,7 +159,7 @@ func checkArgument(a specs.LinuxSeccompArg, code []bpf.Instruction) []bpf.Instru
 			skipUnless(uint32(a.ValueTwo), skip),
 		}, code...)
 	}
-	return nil // not in a filter of this package; it allows nothing
+	return nil // filters of this package have no other operators
 }
 
 func actionResult(action specs.LinuxSeccompAction, errno *uint) bpf.Instruction {
@@ -169,7 +169,7 @@ func actionResult(action specs.LinuxSeccompAction, errno *uint) bpf.Instruction 
 	return bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(*errno)}
 }
 
-// encode writes a program as the kernel reads it: struct sock_filter of linux/filter.h.
+// encode returns a program in the kernel's format, struct sock_filter of linux/filter.h, in base64.
 func encode(program []bpf.RawInstruction) string {
 	raw := make([]byte, 0, 8*len(program))
 	for _, i := range program {

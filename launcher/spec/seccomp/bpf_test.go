@@ -267,7 +267,7 @@ func TestHoldArguments(t *testing.T) {
 	}
 	filters := map[string]*Filter{
 		"default": Default(nil), "of all capabilities": Default(every()), "in a project": DefaultInProject(nil), "unconfined": Unconfined(),
-		"of a file": parse(), "of a file, administrator": parse("CAP_SYS_ADMIN"),
+		"of a file": parse(), "of a file, capSysAdmin": parse("CAP_SYS_ADMIN"),
 	}
 	for kind, f := range filters {
 		program, err := bpf.Assemble(compile(f.Calls, on))
@@ -278,7 +278,7 @@ func TestHoldArguments(t *testing.T) {
 		go func() {
 			runtime.LockOSThread() // never unlocked: the filter goes with the thread
 			all := strings.HasPrefix(kind, "of all") || kind == "unconfined"
-			results <- makeHeldCalls(program, pair[0], all, all || strings.HasSuffix(kind, "administrator"))
+			results <- makeHeldCalls(program, pair[0], all, all || strings.HasSuffix(kind, "capSysAdmin"))
 		}()
 		if err := <-results; err != nil {
 			t.Errorf("filter %s: %v", kind, err)
@@ -294,7 +294,7 @@ func TestHoldArguments(t *testing.T) {
 	}
 }
 
-func makeHeldCalls(program []bpf.RawInstruction, socket int, mayMeasure, administrator bool) error {
+func makeHeldCalls(program []bpf.RawInstruction, socket int, mayMeasure, capSysAdmin bool) error {
 	if err := loadFilter(program); err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func makeHeldCalls(program []bpf.RawInstruction, socket int, mayMeasure, adminis
 		{"a delegation", unix.SYS_FCNTL, [5]uintptr{uintptr(socket), 1040, 0}, unix.EPERM},
 		{"whether there is a lease", unix.SYS_FCNTL, [5]uintptr{uintptr(socket), unix.F_GETFL}, 0},
 	}
-	if administrator {
+	if capSysAdmin {
 		for i, request := range []uintptr{nextMountNamespace, previousMountNamespace, 1<<32 | nextMountNamespace} {
 			c := calls[0]
 			c.name, c.number, c.args, c.want = fmt.Sprintf("other mount namespaces %d", i), unix.SYS_IOCTL, [5]uintptr{uintptr(socket), request}, unix.EPERM
@@ -359,7 +359,7 @@ func BenchmarkDefault(b *testing.B) {
 // A container that has to stay in its project can't leave it, whatever is in the upper half of the
 // argument, and makes all other ioctls.
 func TestHoldInProject(t *testing.T) {
-	p, on := holdArguments(defaultCalls(nil), projectRequests()), must(processorOf("amd64"))
+	p, on := restrictArguments(defaultCalls(nil), projectRequests()), must(processorOf("amd64"))
 	machine := machineFor(t, p, on)
 	const ioctl, arch, eperm = 16, unix.AUDIT_ARCH_X86_64, unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 	try := func(request uint64) uint32 {

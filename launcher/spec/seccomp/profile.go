@@ -47,19 +47,19 @@ type profileCase struct {
 	MinKernel string   `json:"minKernel"`
 }
 
-// maxNames bounds the names of all rules of a profile. Docker's has about 450. A runtime is busy for more than 20 s with tens of
-// thousands of rules, and a launch heeds no signal meanwhile.
+// maxNames bounds the names of all rules of a profile; docker's default has about 450. A runtime needs
+// more than 20 s for tens of thousands of rules, during which the launch handles no signal.
 const maxNames = 4096
 
-// ParseProfile reads a filter in docker's format for a container with these capabilities on a
-// kernel of this release. Calls that are never allowed stay refused.
+// ParseProfile parses a filter in docker's format, for a container with these capabilities on a kernel
+// of this release. The calls of neverAllowed are refused in any case.
 func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 	var p profile
 	if err := json.Unmarshal(data, &p); err != nil {
 		return nil, fmt.Errorf("not a profile: %w", err)
 	}
 	if p.ListenerPath != "" {
-		return nil, errors.New("listenerPath: a task has nobody who listens")
+		return nil, errors.New("listenerPath: no process listens for a task")
 	}
 	if err := checkAction(p.DefaultAction); err != nil {
 		return nil, fmt.Errorf("defaultAction: %w", err)
@@ -84,7 +84,7 @@ func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 			return nil, fmt.Errorf("syscalls[%d]: %w", i, err)
 		}
 		if len(r.Args) > 0 && isPermitted(r.Action) {
-			for _, held := range heldCalls(caps) {
+			for _, held := range restrictedCalls(caps) {
 				if slices.Contains(names, held) {
 					return nil, fmt.Errorf("syscalls[%d]: %s is allowed with some arguments only, and berth has conditions of its own for it: allow it without args", i, held)
 				}
@@ -94,17 +94,18 @@ func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 			calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: names, Action: r.Action, ErrnoRet: r.ErrnoRet, Args: r.Args})
 		}
 	}
-	// Runtimes leave out rules that do what the default does, and libseccomp lets a rule for setsockopt allow
-	// socketcall too: the error has to be another one.
+	// libseccomp allows socketcall together with a rule that allows setsockopt, and runtimes drop rules
+	// with the default action. So the error must differ from the default one.
 	errno := uint(unix.EPERM)
 	if p.DefaultAction == specs.ActErrno && (p.DefaultErrnoRet == nil || *p.DefaultErrnoRet == errno) {
 		errno = uint(unix.ENOSYS)
 	}
 	calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: strings.Fields(neverAllowed), Action: specs.ActErrno, ErrnoRet: &errno})
-	return &Filter{Calls: holdArguments(calls, namespaceRequests(caps))}, nil
+	return &Filter{Calls: restrictArguments(calls, namespaceRequests(caps))}, nil
 }
 
-// checkAction refuses unknown actions, and those that need a process that answers.
+// checkAction returns an error for unknown actions, and for those that need a process that answers
+// (notify, trace).
 func checkAction(a specs.LinuxSeccompAction) error {
 	switch a {
 	case specs.ActAllow, specs.ActErrno, specs.ActKill, specs.ActKillProcess, specs.ActKillThread, specs.ActLog, specs.ActTrap:
@@ -115,8 +116,8 @@ func checkAction(a specs.LinuxSeccompAction) error {
 	return fmt.Errorf("action %q is none of SCMP_ACT_ALLOW, _ERRNO, _KILL, _KILL_PROCESS, _KILL_THREAD, _LOG, _TRAP", a)
 }
 
-// architectures are the system call tables that the profile names for this processor. If it
-// names none, all are filtered.
+// architectures returns the system call tables that the profile names for this processor, or all tables
+// of the processor if it names none.
 func (p profile) architectures() []specs.Arch {
 	if len(p.Architectures) > 0 {
 		return p.Architectures
@@ -129,8 +130,8 @@ func (p profile) architectures() []specs.Arch {
 	return allArchitectures()
 }
 
-// effectiveNames returns the calls of a rule without those that are never allowed; none if
-// the rule doesn't apply here.
+// effectiveNames returns the calls of a rule without those of neverAllowed, or none if the rule's
+// conditions aren't met.
 func (r profileRule) effectiveNames(caps []string, release string) ([]string, error) {
 	names := r.Names
 	if r.Name != "" {
@@ -150,8 +151,7 @@ func (r profileRule) effectiveNames(caps []string, release string) ([]string, er
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(strings.Fields(neverAllowed), name) }), nil
 }
 
-// allTrue says whether every capability, one of the processors and the kernel are as the
-// case wants it.
+// allTrue reports whether all conditions are met: every capability, one of the processors, the kernel.
 func (p profileCase) allTrue(caps []string, release string) bool {
 	result := true
 	if len(p.Arches) > 0 {
@@ -166,7 +166,7 @@ func (p profileCase) allTrue(caps []string, release string) bool {
 	return result
 }
 
-// anyTrue says whether a capability, a processor or the kernel is as the case wants it.
+// anyTrue reports whether a capability, a processor or the kernel is as the case wants it.
 func (p profileCase) anyTrue(caps []string, release string) bool {
 	return slices.Contains(p.Arches, runtime.GOARCH) ||
 		slices.ContainsFunc(p.Caps, func(name string) bool { return slices.Contains(caps, name) }) ||

@@ -1,9 +1,9 @@
-// Package seccomp makes the system call filters of containers: the default one, docker's
-// profiles, and none.
+// Package seccomp builds the system call filters of containers: the default filter, docker's profiles,
+// and the filter of unconfined containers.
 //
-// Some calls are refused by every filter, because they would lift device isolation: loading
-// BPF programs and kernel modules, raw I/O ports, watching whole file systems, and opening files by handle; others only
-// with some arguments (holdArguments).
+// Every filter refuses the calls that would lift device isolation: loading BPF programs and kernel
+// modules, raw I/O ports, watching whole file systems, and opening files by handle. Other calls are
+// refused with some arguments (restrictArguments).
 package seccomp
 
 import (
@@ -20,48 +20,47 @@ import (
 // Filter is the system call filter of a container.
 type Filter struct {
 	Calls *specs.LinuxSeccomp
-	// Annotations say the same to runtimes that know them.
+	// Annotations have the same filter in compiled form, for runtimes that support it.
 	Annotations map[string]string
 }
 
-// Default makes the filter of containers whose root has these capabilities, "CAP_…".
+// Default returns the default filter of containers whose root has these capabilities, "CAP_…".
 func Default(caps []string) *Filter {
-	return newFilter(holdArguments(defaultCalls(caps), namespaceRequests(caps)))
+	return newFilter(restrictArguments(defaultCalls(caps), namespaceRequests(caps)))
 }
 
-// DefaultInProject is Default for containers whose files have to stay in their project
-// (internal/projectquota).
+// DefaultInProject is Default for containers with a project quota (internal/projectquota), which must
+// not move files out of their project.
 func DefaultInProject(caps []string) *Filter {
-	return newFilter(holdArguments(defaultCalls(caps), append(projectRequests(), namespaceRequests(caps)...)))
+	return newFilter(restrictArguments(defaultCalls(caps), append(projectRequests(), namespaceRequests(caps)...)))
 }
 
 func newFilter(calls *specs.LinuxSeccomp) *Filter {
 	return &Filter{Calls: calls, Annotations: annotate(calls, runtime.GOARCH)}
 }
 
-// Unconfined is the filter of containers that are to have none. It refuses the calls that
-// every filter refuses, and nothing else.
+// Unconfined returns the filter of containers without one. It refuses only what every filter refuses.
 func Unconfined() *Filter {
 	eperm := uint(unix.EPERM)
-	return &Filter{Calls: holdArguments(&specs.LinuxSeccomp{
+	return &Filter{Calls: restrictArguments(&specs.LinuxSeccomp{
 		DefaultAction: specs.ActAllow,
 		Architectures: allArchitectures(),
 		Syscalls:      []specs.LinuxSyscall{{Names: strings.Fields(neverAllowed), Action: specs.ActErrno, ErrnoRet: &eperm}},
-	}, namespaceRequests([]string{administrator}))}
+	}, namespaceRequests([]string{capSysAdmin}))}
 }
 
-// neverAllowed are the calls that every filter refuses: they change the kernel, detach device
-// rules from cgroups, open the host's files by handle, or make calls of holdArguments where a filter
-// doesn't see them (io_uring, and socketcall of 32-bit programs for kernels before Linux 4.3). fanotify_init is among
-// them because events of a whole file system, such as cgroupfs, bring open descriptors of what is in it: a directory
-// above the container's own cgroup leads to the host's root.
+// neverAllowed are the calls that every filter refuses. They change the kernel, detach device rules from
+// cgroups, open the host's files by handle, or make calls of restrictArguments that a filter can't see
+// (io_uring, and socketcall of 32-bit programs for kernels before Linux 4.3). fanotify_init is among
+// them because the events of a file system, such as cgroupfs, contain descriptors of its files: a
+// directory above the container's own cgroup leads to the host's root.
 const neverAllowed = `bpf create_module delete_module fanotify_init finit_module init_module io_uring_setup ioperm iopl
 kexec_file_load kexec_load open_by_handle_at socketcall`
 
-// allowed are the calls that need no capability. Runtimes skip those that their libseccomp
-// doesn't know. Two groups go beyond docker's profile. NUMA memory policy (mbind,
-// set_mempolicy, get_mempolicy) acts on the caller's memory only, and NCCL's host allocations
-// use it. pidfd_getfd asks for the same permission as ptrace.
+// allowed are the calls that need no capability. Runtimes skip those that their libseccomp doesn't know.
+// Two groups go beyond docker's profile. NUMA memory policy (mbind, set_mempolicy, get_mempolicy) acts on
+// the caller's memory only and is used by NCCL's host allocations. pidfd_getfd needs the same permission
+// as ptrace.
 const allowed = `
 _llseek _newselect accept accept4 access adjtimex alarm bind brk cachestat capget
 capset chdir chmod chown chown32 clock_adjtime clock_adjtime64 clock_getres
@@ -115,8 +114,8 @@ timerfd_settime64 times tkill truncate truncate64 ugetrlimit umask uname unlink
 unlinkat utime utimensat utimensat_time64 utimes vfork vmsplice wait4 waitid
 waitpid write writev`
 
-// refused are the calls that fail with EPERM, as with docker. A call that no list names
-// fails with ENOSYS: a program takes the kernel for an older one and falls back.
+// refused are the calls that fail with EPERM, as with docker. A call in neither list fails with ENOSYS,
+// so that programs fall back as on an older kernel.
 const refused = `
 acct add_key bpf clock_settime clock_settime64 create_module delete_module
 fanotify_init finit_module fsconfig fsmount fsopen fspick init_module ioperm iopl
@@ -130,9 +129,9 @@ stime swapoff swapon syslog umount umount2 unshare uselib userfaultfd vhangup`
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS |
 	unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// allowFamilies allows sockets of the address families below 64 but AF_ALG (38) and AF_VSOCK
-// (40). The kernel reads the lower half of the argument only, and so do the masks: a value in
-// the upper half must not hide a family.
+// allowFamilies returns rules that allow sockets of the address families below 64, except AF_ALG (38)
+// and AF_VSOCK (40). The masks cover only the lower half of the argument, as the kernel reads it: bits of
+// the upper half must not disguise a family.
 func allowFamilies() (rules []specs.LinuxSyscall) {
 	for _, f := range []struct{ mask, value uint64 }{
 		{0xffffffe0, 0},
@@ -149,45 +148,46 @@ func allowFamilies() (rules []specs.LinuxSyscall) {
 	return rules
 }
 
-// Socket options of include/uapi/asm-generic/socket.h, since Linux 6.5, that x/sys/unix doesn't have for all
-// processors.
+// Socket options of include/uapi/asm-generic/socket.h, since Linux 6.5. x/sys/unix doesn't have them for
+// all processors.
 const (
-	passPIDFD = 76 // SO_PASSPIDFD: messages bring a pidfd of their sender
+	passPIDFD = 76 // SO_PASSPIDFD: messages contain a pidfd of their sender
 	peerPIDFD = 77 // SO_PEERPIDFD: a pidfd of the process at the other end
 )
 
-// holdArguments refuses calls that would be harmless with other arguments:
-//   - Socket options by which a process gets a pidfd of the process at the other end of a UNIX socket, with the error of
-//     kernels that don't know them. In the host's network namespace that process can be any of the host. A pidfd leads to
-//     its namespaces by setns with CAP_SYS_ADMIN, so out of the outer cgroup, and to its files by pidfd_getfd, so to its
-//     open devices. Options of other protocols with these numbers are refused too.
-//   - Leases and delegations of files (fcntl F_SETLEASE, F_SETDELEG). The container's root has the user id of the host's root,
-//     and can take a lease on each file of his that is bound read-only: everybody's next open of the file then waits for
-//     fs.lease-break-time (45 s).
-//   - perf_event_open for all processes of a CPU (a negative pid) or of a cgroup (PERF_FLAG_PID_CGROUP): samples contain the
-//     memory of other containers.
+// restrictArguments makes a filter refuse these calls with some arguments:
+//   - Socket options that return a pidfd of the process at the other end of a UNIX socket, with the error
+//     of kernels without these options. In the host's network namespace that may be any process of the
+//     host. With CAP_SYS_ADMIN, a pidfd gives access to the process's namespaces (setns), and so a way
+//     out of the outer cgroup, and to its open devices (pidfd_getfd). Options of other protocols with the
+//     same numbers are refused too.
+//   - Leases and delegations of files (fcntl F_SETLEASE, F_SETDELEG). The container's root has the uid of
+//     the host's root and could take a lease on any of its files in a read-only bind mount. The next open
+//     of the file by any process would then wait for fs.lease-break-time (45 s).
+//   - perf_event_open for all processes on a CPU (a negative pid) or in a cgroup (PERF_FLAG_PID_CGROUP):
+//     samples contain the memory of other containers.
 //   - The given requests of ioctl.
-func holdArguments(calls *specs.LinuxSeccomp, requests []uint32) *specs.LinuxSeccomp {
+func restrictArguments(calls *specs.LinuxSeccomp, requests []uint32) *specs.LinuxSeccomp {
 	const bits = 16                 // options and commands are smaller
 	const setDelegation = 1024 + 16 // F_SETDELEG of include/uapi/linux/fcntl.h, since Linux 6.19
-	holdCall(calls, "setsockopt", unix.ENOPROTOOPT, argumentIn(2, rangesWithout([]uint32{passPIDFD}, 0, bits)), argumentIn(2, singleValues(passPIDFD)))
-	holdCall(calls, "getsockopt", unix.ENOPROTOOPT, argumentIn(2, rangesWithout([]uint32{peerPIDFD}, 0, bits)), argumentIn(2, singleValues(peerPIDFD)))
+	restrictCall(calls, "setsockopt", unix.ENOPROTOOPT, argumentIn(2, rangesWithout([]uint32{passPIDFD}, 0, bits)), argumentIn(2, singleValues(passPIDFD)))
+	restrictCall(calls, "getsockopt", unix.ENOPROTOOPT, argumentIn(2, rangesWithout([]uint32{peerPIDFD}, 0, bits)), argumentIn(2, singleValues(peerPIDFD)))
 	leases := []uint32{unix.F_SETLEASE, setDelegation}
 	for _, name := range []string{"fcntl", "fcntl64"} {
-		holdCall(calls, name, unix.EPERM, argumentIn(1, rangesWithout(leases, 0, bits)), argumentIn(1, singleValues(leases...)))
+		restrictCall(calls, name, unix.EPERM, argumentIn(1, rangesWithout(leases, 0, bits)), argumentIn(1, singleValues(leases...)))
 	}
 	const pid, sign, flags, cgroup = 1, 1 << 31, 4, unix.PERF_FLAG_PID_CGROUP
 	own := slices.Concat(argumentIn(pid, []maskedRange{{sign, 0}})[0], argumentIn(flags, []maskedRange{{cgroup, 0}})[0])
 	others := append(argumentIn(pid, []maskedRange{{sign, sign}}), argumentIn(flags, []maskedRange{{cgroup, cgroup}})...)
-	holdCall(calls, "perf_event_open", unix.EPERM, []conditions{own}, others)
+	restrictCall(calls, "perf_event_open", unix.EPERM, []conditions{own}, others)
 	if len(requests) > 0 {
-		holdCall(calls, "ioctl", unix.EPERM, argumentIn(1, rangesWithout(requests, 0, 32)), argumentIn(1, singleValues(requests...)))
+		restrictCall(calls, "ioctl", unix.EPERM, argumentIn(1, rangesWithout(requests, 0, 32)), argumentIn(1, singleValues(requests...)))
 	}
 	return calls
 }
 
-// heldCalls are the calls of holdArguments for a container with these capabilities.
-func heldCalls(caps []string) []string {
+// restrictedCalls returns the calls of restrictArguments for a container with these capabilities.
+func restrictedCalls(caps []string) []string {
 	held := []string{"setsockopt", "getsockopt", "fcntl", "fcntl64", "perf_event_open"}
 	if len(namespaceRequests(caps)) > 0 {
 		held = append(held, "ioctl")
@@ -195,27 +195,28 @@ func heldCalls(caps []string) []string {
 	return held
 }
 
-// administrator is the capability by which a process enters namespaces.
-const administrator = "CAP_SYS_ADMIN"
+// capSysAdmin is the capability that is needed to enter namespaces.
+const capSysAdmin = "CAP_SYS_ADMIN"
 
-// Requests of ioctl that open the next or the previous mount namespace of the machine, since Linux 6.12. Source:
-// include/uapi/linux/nsfs.h.
+// Requests of ioctl that open the next or the previous mount namespace of the machine, since Linux 6.12.
+// Source: include/uapi/linux/nsfs.h.
 const (
 	nextMountNamespace     = 0x8010b70b // NS_MNT_GET_NEXT
 	previousMountNamespace = 0x8010b70c // NS_MNT_GET_PREV
 )
 
-// namespaceRequests are the ioctls that lead out of the container's mount namespace. The kernel checks them for
-// CAP_SYS_ADMIN. Filters of other containers leave ioctl without conditions, so that the kernel needn't run them for it.
+// namespaceRequests returns the ioctls that open other mount namespaces; none without CAP_SYS_ADMIN,
+// which the kernel requires for them. A filter without conditions for ioctl is faster: the kernel caches
+// its result.
 func namespaceRequests(caps []string) []uint32 {
-	if !slices.Contains(caps, administrator) {
+	if !slices.Contains(caps, capSysAdmin) {
 		return nil
 	}
 	return []uint32{nextMountNamespace, previousMountNamespace}
 }
 
-// projectRequests are the ioctls that change a file's project, or whether new files of a
-// directory belong to its project. file_setattr isn't allowed anyway.
+// projectRequests returns the ioctls that change a file's project, or whether new files of a directory
+// inherit its project. The system call file_setattr is in no list, so it is refused.
 func projectRequests() []uint32 {
 	return []uint32{projectquota.SetAttributes, projectquota.SetFlags}
 }
@@ -223,11 +224,12 @@ func projectRequests() []uint32 {
 // conditions of a rule, all of which must hold.
 type conditions []specs.LinuxSeccompArg
 
-// holdCall has a filter refuse a call under some conditions, where it allows the call at all. A rule without conditions that
-// allows the call is replaced by rules for what is free, because libseccomp would apply no other rule beside it. What is
-// neither held nor free is then refused. Rules that refuse the call stay. The filter must have no rule that allows the call
-// under conditions of its own.
-func holdCall(calls *specs.LinuxSeccomp, name string, errno unix.Errno, free, held []conditions) {
+// restrictCall makes a filter that allows a call refuse it under the conditions of denied. A rule that
+// allows the call unconditionally is replaced by rules that allow it under the conditions of permitted,
+// because libseccomp applies no other rule beside an unconditional one. A call that meets neither is
+// refused by the default action. Rules that refuse the call stay. The filter must have no rule that
+// allows the call conditionally.
+func restrictCall(calls *specs.LinuxSeccomp, name string, errno unix.Errno, permitted, denied []conditions) {
 	add := func(action specs.LinuxSeccompAction, errno *uint, all []conditions) {
 		for _, c := range all {
 			calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: []string{name}, Action: action, ErrnoRet: errno, Args: c})
@@ -243,18 +245,18 @@ func holdCall(calls *specs.LinuxSeccomp, name string, errno unix.Errno, free, he
 		}
 		calls.Syscalls[i].Names = slices.DeleteFunc(slices.Clone(s.Names), func(n string) bool { return n == name })
 		if !isPermitted(calls.DefaultAction) && !decided {
-			add(s.Action, nil, free)
+			add(s.Action, nil, permitted)
 		}
 		decided = true
 	}
 	calls.Syscalls = slices.DeleteFunc(calls.Syscalls, func(s specs.LinuxSyscall) bool { return len(s.Names) == 0 })
 	if decided || isPermitted(calls.DefaultAction) {
 		number := uint(errno)
-		add(specs.ActErrno, &number, held)
+		add(specs.ActErrno, &number, denied)
 	}
 }
 
-// isPermitted reports whether a call is made under an action.
+// isPermitted reports whether an action executes the call.
 func isPermitted(a specs.LinuxSeccompAction) bool { return a == specs.ActAllow || a == specs.ActLog }
 
 // argumentIn returns the conditions that an argument is in one of the ranges.
@@ -273,14 +275,14 @@ func singleValues(values ...uint32) (all []maskedRange) {
 	return all
 }
 
-// maskedRange are the values whose bits in the mask are those of value.
+// maskedRange is the set of numbers n with n&mask == value.
 type maskedRange struct{ mask, value uint64 }
 
-// rangesWithout covers all numbers but some with ranges of the numbers that begin with the same
-// bits as first; the others are those behind. The kernel reads the lower half of the argument
-// only, and so do the masks: a value in the upper half must not hide a number.
-func rangesWithout(held []uint32, first uint32, bits int) []maskedRange {
-	if len(held) == 0 {
+// rangesWithout returns ranges that cover all numbers that begin with the same bits as first, except the
+// excluded ones. bits is the number of bits after those of first. The masks cover only the lower half of
+// the argument, as the kernel reads it: bits of the upper half must not disguise a number.
+func rangesWithout(excluded []uint32, first uint32, bits int) []maskedRange {
+	if len(excluded) == 0 {
 		return []maskedRange{{0xffffffff &^ (1<<bits - 1), uint64(first)}}
 	}
 	if bits == 0 {
@@ -288,7 +290,7 @@ func rangesWithout(held []uint32, first uint32, bits int) []maskedRange {
 	}
 	bit := uint32(1) << (bits - 1)
 	var zero, one []uint32
-	for _, n := range held {
+	for _, n := range excluded {
 		if n&bit == 0 {
 			zero = append(zero, n)
 		} else {
@@ -298,11 +300,10 @@ func rangesWithout(held []uint32, first uint32, bits int) []maskedRange {
 	return append(rangesWithout(zero, first, bits-1), rangesWithout(one, first|bit, bits-1)...)
 }
 
-// callsOfCapability are the calls that a capability allows, as in docker's profile but for
-// those that are never allowed.
+// callsOfCapability returns the calls that a capability allows: docker's, without those of neverAllowed.
 func callsOfCapability(capability string) string {
 	switch capability {
-	case administrator:
+	case capSysAdmin:
 		return "clone clone3 fsconfig fsmount fsopen fspick lookup_dcookie lsm_get_self_attr " +
 			"lsm_list_modules lsm_set_self_attr mount mount_setattr move_mount open_tree perf_event_open quotactl " +
 			"quotactl_fd setdomainname sethostname setns syslog umount umount2 unshare"
@@ -326,7 +327,7 @@ func callsOfCapability(capability string) string {
 	return ""
 }
 
-// defaultCalls are the rules of the default filter.
+// defaultCalls returns the rules of the default filter.
 func defaultCalls(caps []string) *specs.LinuxSeccomp {
 	enosys, eperm := uint(unix.ENOSYS), uint(unix.EPERM)
 	free, denied := strings.Fields(allowed), strings.Fields(refused)
@@ -346,14 +347,14 @@ func defaultCalls(caps []string) *specs.LinuxSeccomp {
 		{Names: free, Action: specs.ActAllow},
 		{Names: denied, Action: specs.ActErrno, ErrnoRet: &eperm},
 	}
-	if !slices.Contains(caps, administrator) {
+	if !slices.Contains(caps, capSysAdmin) {
 		p.Syscalls = append(p.Syscalls,
-			// clone3 hides its flags from the filter; libraries then use clone.
+			// A filter can't see the flags of clone3. Libraries fall back to clone.
 			specs.LinuxSyscall{Names: []string{"clone3"}, Action: specs.ActErrno, ErrnoRet: &enosys},
 			allowIf("clone", specs.LinuxSeccompArg{Value: namespaceFlags, Op: specs.OpMaskedEqual}))
 	}
 	p.Syscalls = append(p.Syscalls, allowFamilies()...)
-	// Linux, Linux 32-bit, and both without address space randomisation; query.
+	// Linux, 32-bit Linux, both also without address space randomisation, and the query.
 	for _, persona := range []uint64{0, 0x8, 0x20000, 0x20008, 0xffffffff} {
 		p.Syscalls = append(p.Syscalls, allowIf("personality", specs.LinuxSeccompArg{Value: persona, Op: specs.OpEqualTo}))
 	}
@@ -364,9 +365,9 @@ func allowIf(name string, arg specs.LinuxSeccompArg) specs.LinuxSyscall {
 	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg}}
 }
 
-// addNative adds the calls that only this processor has, and returns its own system call
-// table alone. The filter kills 32-bit programs: each further table costs a start 6 ms in
-// libseccomp, and is another entry point into the kernel.
+// addNative adds the calls that only this processor has, and returns the processor's native system call
+// table. Programs that use another table, such as 32-bit ones, are killed: each further table costs 6 ms
+// in libseccomp at each start, and widens the kernel's attack surface.
 func addNative(names []string) ([]specs.Arch, []string) {
 	switch runtime.GOARCH {
 	case "amd64":
@@ -377,7 +378,7 @@ func addNative(names []string) ([]specs.Arch, []string) {
 	return nil, names
 }
 
-// allArchitectures are all system call tables of this processor's kernel.
+// allArchitectures returns all system call tables of this processor's kernel.
 func allArchitectures() []specs.Arch {
 	switch runtime.GOARCH {
 	case "amd64":

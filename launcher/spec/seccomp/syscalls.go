@@ -6,8 +6,8 @@ import (
 )
 
 // System calls in the order of their numbers, from Linux's tables
-// (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h). A number among
-// the names is that of the next name. From 424 on the numbers are the same on all processors.
+// (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h). A number in the list is
+// the number of the next name. From 424 on the numbers are the same on all processors.
 const (
 	amd64Calls = `
 read write open close stat fstat lstat poll lseek mmap mprotect munmap brk
