@@ -1,11 +1,10 @@
-// Package attach is the protocol between a task's monitor and its attached clients over a Unix
-// socket: frames of a kind, a length and as many bytes.
+// Package attach implements the protocol between a task's monitor and its attached clients over a Unix
+// socket. A frame has a kind, a length and the data.
 //
 //	client → monitor   stdin, resize, signal
 //	monitor → client   stdout, stderr, behind, exit
 //
-// Only root reaches the socket, and so neither side protects itself from the other
-// beyond the limit on a frame.
+// Only root can connect to the socket, so both sides trust each other except for the length of a frame.
 package attach
 
 import (
@@ -20,18 +19,18 @@ type Kind byte
 
 // Kinds of frames.
 const (
-	Stdout Kind = 1 // what the task writes
+	Stdout Kind = 1 // output of the task
 	Stderr Kind = 2
-	Stdin  Kind = 3 // what it reads
-	Resize Kind = 4 // rows and columns of its terminal, 16 bits each
+	Stdin  Kind = 3 // input of the task
+	Resize Kind = 4 // rows and columns of the client's terminal, 16 bits each
 	Signal Kind = 5 // a signal's number, one byte
-	Behind Kind = 6 // the client reads too slowly, and gets no more
+	Behind Kind = 6 // the client reads too slowly and is disconnected
 	Exit   Kind = 7 // the task has ended; its exit code, one byte
-	Quiet  Kind = 8 // the client wants to hear of the end alone
-	Ended  Kind = 9 // the client asks how a gang ended; it is told when it has, or at once
+	Quiet  Kind = 8 // the client wants no output, only Exit
+	Ended  Kind = 9 // the client wants Exit of a gang as soon as the gang has ended
 )
 
-// Max is how long a frame's data can be.
+// Max is the maximum length of a frame's data in bytes.
 const Max = 64 << 10
 
 const header = 5
@@ -45,7 +44,7 @@ func Append(b []byte, k Kind, data []byte) []byte {
 	return append(b, data...)
 }
 
-// Write writes one frame in one call; data that is longer than Max becomes several.
+// Write writes a frame with one call of w.Write. Data that is longer than Max becomes several frames.
 func Write(w io.Writer, k Kind, data []byte) error {
 	for {
 		n := min(len(data), Max)
@@ -58,8 +57,8 @@ func Write(w io.Writer, k Kind, data []byte) error {
 	}
 }
 
-// Read reads one frame; its data is in buf, which must have room for Max bytes. The
-// error is io.EOF where the other side ended between two frames.
+// Read reads a frame. The data is in buf, which must have a length of Max at least. The error is io.EOF
+// if the other side has closed the connection between two frames.
 func Read(r io.Reader, buf []byte) (Kind, []byte, error) {
 	var h [header]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {

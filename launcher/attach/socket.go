@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Package net isn't used: it makes a monitor larger by half.
+// Package net isn't used, because it would make monitors larger by half.
 
-// Listen makes a socket at path that this user alone can connect to. What is there
-// already is removed: whoever calls holds the task.
+// Listen creates a socket at path to which only this user can connect. An existing file is removed; the
+// caller must hold the task's lock.
 func Listen(path string) (*os.File, error) {
 	f, err := openListener(path)
 	if err != nil {
@@ -35,7 +35,7 @@ func openListener(path string) (*os.File, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), path)
-	// The mode of the descriptor becomes that of the file, whatever the umask's.
+	// Bind gives the file the mode of the descriptor, less the umask.
 	err = unix.Fchmod(fd, 0o600)
 	if err == nil {
 		err = withShortPath(path, func(short string) error { return unix.Bind(fd, &unix.SockaddrUnix{Name: short}) })
@@ -67,8 +67,8 @@ func Accept(listener *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(client), "client"), nil
 }
 
-// Dial connects with the monitor that listens at path. The error Is fs.ErrNotExist or
-// unix.ECONNREFUSED where none does.
+// Dial connects to the monitor that listens at path. The error Is fs.ErrNotExist or unix.ECONNREFUSED
+// if none does.
 func Dial(path string) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -85,7 +85,8 @@ func Dial(path string) (*os.File, error) {
 	return f, nil
 }
 
-// withShortPath calls call with a path that fits into a socket's address, however long the other is.
+// withShortPath calls call with a path of the same file, through a descriptor, that fits into a socket
+// address (sun_path has 108 bytes).
 func withShortPath(path string, call func(short string) error) error {
 	dir, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"strings"
 )
 
-// ErrMissing says that catatonit isn't installed, or can't be used.
+// ErrMissing means that no usable catatonit is installed.
 var ErrMissing = errors.New("catatonit is missing")
 
-// directories are those in which podman looks for helpers (helper_binaries_dir in
-// containers.conf(5)), Fedora's own, and those of programs. PATH isn't read: the caller's
-// environment doesn't decide what root runs.
+// directories returns podman's directories of helpers (helper_binaries_dir in containers.conf(5)),
+// Fedora's own, and those of programs. PATH isn't used: the caller's environment must not decide what
+// root runs.
 func directories() []string {
 	return []string{
 		"/usr/local/libexec/podman", "/usr/local/lib/podman", "/usr/libexec/podman", "/usr/lib/podman", "/usr/libexec/catatonit",
@@ -28,8 +28,8 @@ func directories() []string {
 	}
 }
 
-// Find returns the path of a catatonit that runs in any image, which a dynamically linked one
-// doesn't. The error Is ErrMissing and says what to do.
+// Find returns the path of a statically linked catatonit, which runs in every image. The error Is
+// ErrMissing and says what to install.
 func Find() (string, error) { return findIn(directories()) }
 
 func findIn(dirs []string) (string, error) {

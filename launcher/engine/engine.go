@@ -1,14 +1,13 @@
-// Package engine is the protocol between the berth command and a program that drives another
-// container engine (berth-containerd). The command parses all that people type and prints
-// all tables; the program speaks with the engine, and is a program of its own so that
-// what it needs for that slows no other start.
+// Package engine implements the protocol between the berth command and a program that drives another
+// container engine (berth-containerd). The command parses flags and prints tables. The program talks to
+// the engine; it is separate so that its libraries don't slow down the start of berth.
 //
-// A request is a JSON document in a file without a name that the program inherits. Run
-// and Exec become the program: exit codes, signals and terminals are its own. All other
-// verbs are calls: the program writes Messages to a second descriptor, and ends. A call is
-// cancelled when its standard input ends, which is a pipe from the command.
+// A request is a JSON document in a memfd that the program inherits. For run and exec, the command
+// executes the program in its place, so exit code, signals and terminal are the program's. All other
+// verbs are calls: the program writes Messages to a second descriptor, and exits. The standard input of
+// a call is a pipe from the command; its end cancels the call.
 //
-// The two are of one version: neither tolerates what it doesn't know of the other.
+// Command and program must be of the same version.
 package engine
 
 import (
@@ -33,15 +32,15 @@ const (
 	ReplyFD   = 4 // of calls
 )
 
-// Request is what the program is asked for.
+// Request is a request to the program.
 type Request struct {
-	// Verb is one of run and exec, which become the program, and list, stop, signal,
-	// wait, remove, images, pull, rmi and prune, which are calls. So are fetch, which pulls
-	// an image into Store, login and logout; these need no engine.
+	// Verb is run or exec, which replace the command's process, or one of the calls list, stop, signal,
+	// wait, remove, images, pull, rmi and prune. The calls fetch, which pulls an image into Store, login
+	// and logout need no engine.
 	Verb string `json:"verb"`
 	// Address is the engine's socket.
 	Address string `json:"address"`
-	// Config is the configuration's file, and Berth the command to say errors by.
+	// Config is the path of the configuration, and Berth that of the command, which prints errors.
 	Config string `json:"config"`
 	Berth  string `json:"berth"`
 	// Access is how registries are reached.
@@ -55,62 +54,62 @@ type Request struct {
 	Signal int           `json:"signal,omitempty"`
 	Force  bool          `json:"force,omitempty"`
 
-	// Image and Search are of pull and fetch, Store is of fetch and the directory of berth's
-	// own images, Selection is of rmi and prune.
+	// Image and Search are for pull and fetch. Store is for fetch: the directory of berth's own images.
+	// Selection is for rmi and prune.
 	Image     string           `json:"image,omitempty"`
 	Store     string           `json:"store,omitempty"`
 	Search    image.Search     `json:"search"`
 	Selection *image.Selection `json:"selection,omitempty"`
 
-	Login *Login `json:"login,omitempty"` // of login and logout
+	Login *Login `json:"login,omitempty"` // for login and logout
 }
 
 // Login is an account at a registry.
 type Login struct {
 	Host string `json:"host"`
-	// User and Password are "" for logout, and for a login with what is kept already.
+	// User and Password are "" for logout, and for a login with stored credentials.
 	User     string `json:"user,omitempty"`
 	Password string `json:"password,omitempty"`
 }
 
-// LoggedIn is what login and logout answer.
+// LoggedIn is the result of login and logout.
 type LoggedIn struct {
-	// Found says that credentials of the registry were kept already.
+	// Found means that credentials for the registry were stored before.
 	Found bool `json:"found"`
-	// Unchecked says that the registry asks for no account, and so has compared nothing.
+	// Unchecked means that the registry requires no account and so hasn't checked the credentials.
 	Unchecked bool `json:"unchecked,omitempty"`
-	// Helper is the credential helper that keeps the login now, "" for Access.LoginFile.
+	// Helper is the credential helper that stores the login now, "" for Access.LoginFile.
 	Helper string `json:"helper,omitempty"`
-	// First is the file whose credentials pulls use now, "" for none.
+	// First is the file whose credentials pulls use from now on, "" for none.
 	First string `json:"first,omitempty"`
 }
 
-// Run is a task to be run.
+// Run describes a task to run.
 type Run struct {
 	Options launcher.Options `json:"options"`
-	// Devices are the words of a request, "" for none.
+	// Devices is the text of a request, "" for none.
 	Devices string `json:"devices,omitempty"`
-	// Detach returns as soon as the task runs; Options.Detach isn't for other engines.
+	// Detach returns as soon as the task runs. Options.Detach is nil.
 	Detach bool `json:"detach,omitempty"`
 	// Wait is how long to wait for busy devices; less than zero is for ever.
 	Wait time.Duration `json:"wait,omitempty"`
 }
 
-// Pulled is what a pull answers.
+// Pulled is the result of a pull.
 type Pulled struct {
 	Name   string `json:"name"` // in full
 	Layers int    `json:"layers"`
 }
 
-// Message is a part of what a call answers: progress, and then a value, an error, or both,
-// where a part was done.
+// Message is a part of a call's answer. The messages of a call are any number with Progress, and a last
+// one with a value, an error, or both if a part was done.
 type Message struct {
 	Progress *image.Progress `json:"progress,omitempty"`
 	Value    json.RawMessage `json:"value,omitempty"`
 	Error    *Failure        `json:"error,omitempty"`
 }
 
-// Write puts a request into a file that has no name, and that a program can inherit.
+// Write writes a request to a memfd, which a program can inherit.
 func (r Request) Write() (*os.File, error) {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -140,7 +139,7 @@ func Read(r io.Reader) (Request, error) {
 	return req, nil
 }
 
-// Receive reads the messages of a call, tells of progress, and returns the value.
+// Receive reads the messages of a call, calls progress, which may be nil, and returns the value.
 func Receive(r io.Reader, progress func(image.Progress)) (json.RawMessage, error) {
 	for dec := json.NewDecoder(r); ; {
 		var m Message
@@ -160,7 +159,7 @@ func Receive(r io.Reader, progress func(image.Progress)) (json.RawMessage, error
 	}
 }
 
-// Reply writes the end of a call.
+// Reply writes the last message of a call.
 func Reply(w io.Writer, value any, err error) error {
 	var m Message
 	if err != nil {

@@ -15,19 +15,19 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Failure is an error that went from one process to another: its text, and what it Is.
+// Failure is an error in a form that can be sent to another process: the text, and the errors that it Is.
 type Failure struct {
 	Text  string   `json:"text"`
 	Kinds []string `json:"kinds,omitempty"`
 	// Code is the exit code of a run or exec that ended with it.
 	Code int `json:"code,omitempty"`
-	// Parts are the errors that were joined, if it is more than one.
+	// Parts are the joined errors, if there are several.
 	Parts []*Failure `json:"parts,omitempty"`
 }
 
 func (f *Failure) Error() string { return f.Text }
 
-// Is reports whether the error was one that callers branch on.
+// Is reports whether the original error was target, one of the errors on which callers branch.
 func (f *Failure) Is(target error) bool {
 	for _, kind := range f.Kinds {
 		if failureKinds()[kind] == target {
@@ -37,7 +37,7 @@ func (f *Failure) Is(target error) bool {
 	return false
 }
 
-// Unwrap returns what was joined.
+// Unwrap returns Parts.
 func (f *Failure) Unwrap() (all []error) {
 	for _, p := range f.Parts {
 		all = append(all, p)
@@ -45,7 +45,7 @@ func (f *Failure) Unwrap() (all []error) {
 	return all
 }
 
-// Parts are the errors that were joined (errors.Join), or the one that there is.
+// Parts returns the errors that were joined by errors.Join, or the error itself.
 func Parts(err error) (all []error) {
 	if err == nil {
 		return nil
@@ -82,7 +82,7 @@ func NewFailure(err error) Failure {
 	return f
 }
 
-// ErrWaited: devices are busy, and were waited for as long as was wanted.
+// ErrWaited means that the devices were still busy after the wait that was asked for.
 var ErrWaited = errors.New("waited for devices")
 
 func failureKinds() map[string]error {

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Address is where containerd usually listens.
+// Address is the default address of containerd.
 const Address = "/run/containerd/containerd.sock"
 
 // Store returns the store for berth's records of an engine's tasks, below berth's own. Each socket

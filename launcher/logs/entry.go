@@ -10,14 +10,14 @@ import (
 type Entry struct {
 	Time   time.Time
 	Stream Stream
-	// Partial: the task's line goes on in the stream's next entry.
+	// Partial means that the task's line continues in the stream's next entry.
 	Partial bool
 	Text    []byte
 }
 
 var errNoEntry = errors.New("not an entry of a log")
 
-// ParseEntry reads a line of a log, without its end. Text is a part of line.
+// ParseEntry parses a line of a log, without the newline. Text is a slice of line.
 func ParseEntry(line []byte) (Entry, error) {
 	at, rest, ok1 := bytes.Cut(line, []byte(" "))
 	stream, rest, ok2 := bytes.Cut(rest, []byte(" "))

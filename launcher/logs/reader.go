@@ -18,34 +18,32 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// Query says what of a log is wanted.
+// Query selects entries of a log.
 type Query struct {
 	// Since and Until bound the entries' times; the zero time bounds nothing.
 	Since, Until time.Time
 	// Tail is how many lines from the end are wanted; negative means all.
 	Tail int
-	// Ended, if set, makes Read wait for more until it says that nothing is written
-	// any more.
+	// Ended, if set, makes Read wait for more entries until Ended returns true.
 	Ended func() bool
-	// Hold asks the writer to keep entries that weren't read yet, and to wait for the reader.
+	// Hold makes the writer wait for this reader before it drops a file.
 	Hold bool
-	// Wake, if set, is closed when Ended has become true. The reader then reads at once.
+	// Wake, if set, is closed when Ended has become true, so that the reader doesn't wait for a pause.
 	Wake <-chan struct{}
-	// Idle, if set, is called when all was read that is there by now, and more is waited for,
-	// with a moment (shortPause) between two calls at least. It says whether it wants to be
-	// called again after a moment.
+	// Idle, if set, is called when all present entries were read and Read waits for more, at most once
+	// in shortPause. If it returns true, it is called again after shortPause.
 	Idle func() bool
 }
 
-// How long a reader waits that nothing wakes: an end without a trace in the directory is
-// found by looking.
+// How long a reader waits without an event before it calls Ended again: an end may change no file in the
+// directory.
 const (
 	idlePause  = 500 * time.Millisecond
 	shortPause = 50 * time.Millisecond
 )
 
-// Read hands out the entries of the log at path, the oldest first. A log that isn't
-// there is empty. Entry.Text is valid until give returns.
+// Read calls give for the selected entries of the log at path, the oldest first. A missing log is empty.
+// Entry.Text is valid until give returns.
 func Read(ctx context.Context, path string, q Query, give func(Entry) error) error {
 	r := &reader{path: path, query: q}
 	defer r.closeFile()
@@ -66,13 +64,13 @@ func Read(ctx context.Context, path string, q Query, give func(Entry) error) err
 	return r.followLog(ctx, give)
 }
 
-// reader stands somewhere in the log's files.
+// reader is a position in the log's files.
 type reader struct {
 	path  string
 	query Query
 	file  *os.File // nil before the first
 	buf   *bufio.Reader
-	part  []byte // of an entry that isn't whole yet
+	part  []byte // the beginning of an incomplete entry
 }
 
 func (r *reader) closeFile() {
@@ -92,8 +90,8 @@ func (r *reader) openOldest() error {
 	return nil
 }
 
-// oldestNumber is the highest number of a file of the log, as far as they are without a gap
-// of more than one.
+// oldestNumber returns the highest number of a file of the log, -1 without files. Numbers after a gap of
+// two are ignored; a writer that is killed in a rotation leaves a gap of one.
 func oldestNumber(path string) int {
 	found := -1
 	for n := 0; n <= found+2; n++ {
@@ -115,10 +113,10 @@ func (r *reader) openNumbered(n int) (bool, error) {
 	return true, r.continueWith(f)
 }
 
-// continueWith goes on with a file, and lets go of the one before.
+// continueWith closes the current file and continues with f.
 func (r *reader) continueWith(f *os.File) error {
 	if r.query.Hold {
-		// A writer has the lock for moments, while it finds out whether somebody reads.
+		// A writer holds the lock only briefly, to check for readers.
 		if err := lock.Acquire(context.Background(), int(f.Fd()), lock.Shared); err != nil {
 			return errors.Join(fmt.Errorf("hold log: %w", err), f.Close())
 		}
@@ -133,8 +131,8 @@ func (r *reader) continueWith(f *os.File) error {
 	return nil
 }
 
-// nextEntry returns the next entry of the files that are there now; false where there is
-// none. What isn't an entry is passed over.
+// nextEntry returns the next entry of the present files, false if there is none. Invalid lines are
+// skipped.
 func (r *reader) nextEntry() (Entry, bool, error) {
 	for {
 		if r.file == nil {
@@ -163,8 +161,8 @@ func (r *reader) nextEntry() (Entry, bool, error) {
 	}
 }
 
-// moveToNext goes on to the file that was begun after this one, if there is one. The writer
-// has finished a file before it gets a number.
+// moveToNext continues with the file that was started after the current one, if there is one. The writer
+// doesn't write to a file once it has a number.
 func (r *reader) moveToNext() (bool, error) {
 	own, err := r.file.Stat()
 	if err != nil {
@@ -184,15 +182,15 @@ func (r *reader) moveToNext() (bool, error) {
 	if last < 0 {
 		return false, nil // the task was removed
 	}
-	r.file.Close() // it was dropped, and others too
+	r.file.Close() // the writer has dropped this file, and maybe later ones
 	r.file = nil
 	return true, nil
 }
 
-// openAfter goes on to the file that was begun after the one with number n, which this one has.
+// openAfter continues with the file that was started after the current one, whose number is n.
 func (r *reader) openAfter(n int, own fs.FileInfo) (bool, error) {
 	for next := n - 1; next >= 0; next-- {
-		// All of this one was read after it got its number, or is now.
+		// The current file has a number, so it doesn't grow: what Peek finds is its rest.
 		if rest, err := r.buf.Peek(1); len(rest) > 0 {
 			return true, err
 		}
@@ -203,8 +201,8 @@ func (r *reader) openAfter(n int, own fs.FileInfo) (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("read log: %w", err)
 		}
-		// A writer changes numbers meanwhile, the highest first: as long as this file has its
-		// own, so has the next.
+		// The writer renames files during a rotation, the highest number first. As long as the current
+		// file has number n, the file that was opened is the next one.
 		if fi, err := os.Lstat(numberedPath(r.path, n)); err != nil || !os.SameFile(fi, own) {
 			return true, f.Close()
 		}
@@ -213,7 +211,7 @@ func (r *reader) openAfter(n int, own fs.FileInfo) (bool, error) {
 	return false, nil
 }
 
-// restartEmptied begins anew with a file that was emptied, as a log of one file is.
+// restartEmptied starts at the beginning of the file if it was truncated, as a log of one file is.
 func (r *reader) restartEmptied(size int64) error {
 	at, err := r.file.Seek(0, io.SeekCurrent)
 	if err == nil && size < at {
@@ -224,16 +222,16 @@ func (r *reader) restartEmptied(size int64) error {
 	return err
 }
 
-// tailEntry is an entry that begins a line, or goes on with one.
+// tailEntry is an entry. begins means that the entry begins a line of the task.
 type tailEntry struct {
 	Entry
 	begins bool
 }
 
-// readTail reads all that is there and keeps the entries of the last n lines.
+// readTail reads all present entries and returns those of the last n lines.
 func (r *reader) readTail(n int) ([]Entry, error) {
 	var last []tailEntry
-	var cut [3]bool // the stream's last entry was a part
+	var cut [3]bool // the stream's last entry was partial
 	for lines := 0; ; {
 		e, ok, err := r.nextEntry()
 		if err != nil {
@@ -260,7 +258,7 @@ func (r *reader) readTail(n int) ([]Entry, error) {
 	}
 }
 
-// wholeLines leaves out the rest of lines whose beginning was dropped.
+// wholeLines removes entries of lines whose beginning isn't in last.
 func wholeLines(last []tailEntry) []Entry {
 	var begun [3]bool
 	var all []Entry

@@ -1,13 +1,12 @@
-// Package logs is the log of a detached task: files in the format that Kubernetes'
-// container runtimes write, so that what reads theirs reads these.
+// Package logs reads and writes the log of a detached task: files in the format of Kubernetes' container
+// runtimes, for which tools exist.
 //
 //	2026-01-02T03:04:05.000000006Z stdout F a whole line
 //	2026-01-02T03:04:05.000000007Z stderr P a part of a line
 //
-// The file "log" is written to; at its size limit it becomes log.1, which becomes
-// log.2, up to the number of files, whose last is dropped. So a task that never stops
-// writing takes no more than a fixed share of the disk. One process writes, any number
-// read meanwhile.
+// The current file is "log". At its size limit it is renamed to log.1, log.1 to log.2 and so on; the
+// last file is dropped. So the disk usage of a task's log is bounded. One process writes, and any number
+// of processes may read concurrently.
 //
 // Source of the format: the CRI's "Log Format", as kubelet reads it.
 package logs
@@ -27,7 +26,7 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// Stream is where a task wrote to.
+// Stream is an output stream of a task.
 type Stream byte
 
 // Streams of a task.
@@ -43,7 +42,7 @@ func (s Stream) String() string {
 	return "stdout"
 }
 
-// Limits that hold where none are given, and the least.
+// Default limits of a log, and the least size of a file in bytes.
 const (
 	DefaultSize  = 10 << 20
 	DefaultFiles = 3
@@ -58,13 +57,13 @@ type Writer struct {
 	file  *os.File
 	size  int64
 	buf   []byte
-	// cut: the stream's last entry was a part of a line.
+	// cut means that the stream's last entry was partial.
 	cut [3]bool
-	// lost counts what could not be written, which the log tells when it can again.
+	// lost is how many bytes could not be written since the last successful write, and cause why.
 	lost  int
 	cause error
 	wait  func() bool // nil doesn't wait for readers
-	// expected: somebody is about to read, and hasn't come yet.
+	// expected means that ExpectReader was called and no reader has come yet.
 	expected bool
 }
 
@@ -72,11 +71,11 @@ type Writer struct {
 // calls wait until the file is free or wait returns false. A log of one file is never held.
 func (w *Writer) WaitForReaders(wait func() bool) { w.wait = wait }
 
-// ExpectReader has a writer that minds readers wait for the first one to come, too.
+// ExpectReader makes a writer with WaitForReaders also wait until the first reader has come.
 func (w *Writer) ExpectReader() { w.expected = true }
 
-// Open opens the log at path to append to it. What a writer that was killed left of
-// an entry is cut off: it is written anew by whoever still has it.
+// Open opens the log at path for appending. An incomplete entry of a writer that was killed is removed;
+// the caller still has its data.
 func Open(path string, size int64, files int) (*Writer, error) {
 	if size <= 0 {
 		size = DefaultSize
@@ -107,7 +106,7 @@ func (w *Writer) openFile() error {
 	return nil
 }
 
-// truncateTorn cuts the log off after its last whole entry, and learns how that ended.
+// truncateTorn truncates the log after its last complete entry, and sets cut from that entry.
 func (w *Writer) truncateTorn() error {
 	var tail []byte
 	for back := int64(4096); ; back *= 8 {
@@ -137,12 +136,11 @@ func (w *Writer) truncateTorn() error {
 	return nil
 }
 
-// batchSize is about how much is written at once: a rotation comes between two.
+// batchSize is about how many bytes are written at once. Rotations happen between two batches.
 const batchSize = 32 << 10
 
-// Write appends what a task wrote, at that time. A line without an end yet is written
-// as a part, so nothing is ever only in memory. An error means that something of it was
-// lost; a later Write tries on, and says so in the log.
+// Write appends output of a task. An incomplete line is written as a partial entry, so that no output is
+// only in memory. An error means that output was lost; a later Write that succeeds logs how much.
 func (w *Writer) Write(at time.Time, s Stream, data []byte) error {
 	w.tellLoss(at)
 	for len(data) > 0 {
@@ -171,7 +169,7 @@ func (w *Writer) appendEntry(at time.Time, s Stream, text []byte, whole bool) {
 	w.cut[s] = !whole
 }
 
-// TimeFormat of entries is RFC 3339 with all nine digits, so that entries sort as text.
+// TimeFormat of entries is RFC 3339 with nine digits of the fraction, so that entries sort as text.
 const TimeFormat = "2006-01-02T15:04:05.000000000Z07:00"
 
 func (w *Writer) flushEntries() {
@@ -185,7 +183,7 @@ func (w *Writer) flushEntries() {
 	}
 	w.size += int64(n)
 	if err != nil {
-		// No half entry may stay before the next one.
+		// An incomplete entry would corrupt the next one.
 		if n > 0 && w.file.Truncate(w.size-int64(n)) == nil {
 			w.size -= int64(n)
 		}
@@ -211,8 +209,8 @@ func (w *Writer) tellLoss(at time.Time) {
 	}
 }
 
-// rotateFor makes room for n bytes. Whoever is killed between two renames leaves a gap in
-// the numbers, which readers don't mind.
+// rotateFor rotates the files if the current one has no space for n bytes. A writer that is killed
+// between two renames leaves a gap in the numbers, which readers tolerate.
 func (w *Writer) rotateFor(n int64) error {
 	if w.size == 0 || w.size+n <= w.limit {
 		return nil
@@ -240,7 +238,7 @@ func (w *Writer) rotateFor(n int64) error {
 	return old.Close()
 }
 
-// awaitReaders waits until nobody holds the file that is to be dropped.
+// awaitReaders waits until no reader holds the file that is to be dropped.
 func (w *Writer) awaitReaders() error {
 	if w.wait == nil {
 		return nil
@@ -280,7 +278,7 @@ func isHeld(path string) (bool, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("find out who reads the log: %w", err)
+		return false, fmt.Errorf("look for readers of the log: %w", err)
 	}
 	return false, f.Close()
 }

@@ -14,24 +14,23 @@ import (
 	"github.com/berth-gpu/berth/launcher/attach"
 )
 
-// Console is a socket by which a runtime hands on the master side of a container's
-// terminal. From then on it is nobody else's.
+// Console is a socket to which a runtime sends the master side of a container's terminal.
 type Console struct {
-	// Path is what the runtime is told. It leads by way of a descriptor of this process,
-	// so that it is short enough for a socket's address.
+	// Path is the path for the runtime. It goes through a descriptor of this process, so that it is
+	// short enough for a socket address.
 	Path string
 
 	name          string
 	listener, dir *os.File
 	mu            sync.Mutex
-	client        *os.File // the runtime, once it has come
-	expired       bool
+	client        *os.File // the connection of the runtime, nil before
+	expired       bool     // StopWaiting was called
 }
 
-// errNone: a runtime has ended, and no terminal came.
+// errNone means that a runtime has ended without sending a terminal.
 var errNone = errors.New("no terminal was sent")
 
-// NewConsole makes the socket in a directory that nobody else may enter.
+// NewConsole creates the socket in a directory that only root can enter.
 func NewConsole(dir string) (*Console, error) {
 	const socket = "console.sock"
 	c := &Console{name: filepath.Join(dir, socket)}
@@ -46,17 +45,17 @@ func NewConsole(dir string) (*Console, error) {
 	return c, nil
 }
 
-// Close removes the socket. Nobody may wait for the terminal any more.
+// Close removes the socket. Terminal must have returned, or never be called.
 func (c *Console) Close() {
 	for _, f := range []*os.File{c.listener, c.dir, c.client} {
 		if f != nil {
 			_ = f.Close() // nothing was written
 		}
 	}
-	_ = os.Remove(c.name) // it goes with the directory, too
+	_ = os.Remove(c.name) // on an error it is removed with the directory
 }
 
-// Terminal waits for the terminal and returns it, not blocking. It is called once.
+// Terminal waits for the terminal and returns it in non-blocking mode. It is called once.
 func (c *Console) Terminal() (*os.File, error) {
 	client, err := c.accept()
 	if err != nil {
@@ -71,7 +70,8 @@ func (c *Console) Terminal() (*os.File, error) {
 	return receiveDescriptor(client)
 }
 
-// StopWaiting is called when the runtime has ended: what it hasn't sent by now won't come.
+// StopWaiting makes Terminal return at once, with the terminal if it was sent already. It is called when
+// the runtime has ended.
 func (c *Console) StopWaiting() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,8 @@ func (c *Console) accept() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "runtime"), nil
 }
 
-// receiveDescriptor waits for a descriptor to be sent; once that is over, it takes one that was.
+// receiveDescriptor waits for a descriptor. After the read deadline it only takes a descriptor that was
+// already sent.
 func receiveDescriptor(client *os.File) (*os.File, error) {
 	raw, err := client.SyscallConn()
 	if err != nil {
@@ -127,7 +128,7 @@ func receiveDescriptor(client *os.File) (*os.File, error) {
 	return parseDescriptor(oob[:n])
 }
 
-// parseDescriptor returns the one of a terminal that came with a message.
+// parseDescriptor returns the only descriptor in a control message.
 func parseDescriptor(oob []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(messages) != 1 {

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-// Programs is where programs are looked for; the environment doesn't decide which one
-// becomes root's.
+// Programs is the search path for programs. PATH isn't used: the caller's environment must not decide
+// what root runs.
 const Programs = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // LookUp returns the path of a program in Programs; "" if there is none.
@@ -27,20 +27,20 @@ func LookUp(name string) string {
 	return ""
 }
 
-// IsExecutable reports whether a path is that of a program.
+// IsExecutable reports whether path is a regular file with execute permission.
 func IsExecutable(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0
 }
 
-// Runtime is a program with the directory in which it keeps its containers.
+// Runtime is a runtime's program with its state directory.
 type Runtime struct {
 	Path, Root string
-	// Log is the file to which it writes JSON; "" means none.
+	// Log is the runtime's log file, in JSON; "" means none.
 	Log string
 }
 
-// Command is one that wasn't started; words are what comes after the global options.
+// Command returns a command that runs the runtime. words are the arguments after the global options.
 func (r Runtime) Command(words ...string) *exec.Cmd {
 	args := []string{"--root", r.Root}
 	if r.Log != "" {
@@ -52,17 +52,16 @@ func (r Runtime) Command(words ...string) *exec.Cmd {
 	return cmd
 }
 
-// Name is what people call it.
+// Name returns the name of the program, such as "crun".
 func (r Runtime) Name() string { return filepath.Base(r.Path) }
 
-// Knows reports whether it has a container of that id.
+// Knows reports whether the runtime has a container with this id.
 func (r Runtime) Knows(id string) bool {
 	_, err := os.Lstat(filepath.Join(r.Root, id))
 	return err == nil
 }
 
-// Delete kills what is left of a container and removes it. A container that the runtime
-// doesn't know is not an error.
+// Delete kills a container and removes it from the runtime. An unknown container is not an error.
 func (r Runtime) Delete(ctx context.Context, id string) error {
 	if !r.Knows(id) {
 		return nil
@@ -75,9 +74,8 @@ func (r Runtime) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// Failed returns the error of a call that ended with exit: the last error in the runtime's
-// log if there is one. It Is rootfs.ErrNotFound or rootfs.ErrCantInvoke where the
-// container's command is to blame.
+// Failed returns the error of a call that failed with exit: the last error in the runtime's log, if
+// there is one. It Is rootfs.ErrNotFound or rootfs.ErrCantInvoke if the container's command can't be run.
 func (r Runtime) Failed(exit error) error {
 	msg := runtimelog.LastError(r.Log)
 	if msg == "" {
@@ -86,8 +84,8 @@ func (r Runtime) Failed(exit error) error {
 	return BlameCommand(fmt.Errorf("%s: %s", r.Name(), msg))
 }
 
-// BlameCommand wraps what a runtime says with rootfs.ErrNotFound or rootfs.ErrCantInvoke if
-// it says that the container's command isn't there or can't be executed.
+// BlameCommand wraps an error of a runtime with rootfs.ErrNotFound or rootfs.ErrCantInvoke if its text
+// says that the container's command doesn't exist or can't be executed.
 func BlameCommand(err error) error {
 	msg := err.Error()
 	switch {

@@ -9,29 +9,28 @@ import (
 	"github.com/berth-gpu/berth/internal/sealed"
 )
 
-// Program is a runtime that is about to be started, any number of times. The zero value is
-// any.
+// Program is a runtime's program, sealed or not, that can be started any number of times. The zero value
+// is not sealed.
 type Program struct{ sealed *os.File }
 
-// Seal spares crun the half of its start in which it makes itself read-only, where that
-// can be done for it. Any other program is started as it is.
+// Seal opens crun on a read-only mount, so that crun doesn't have to make one itself, which takes half of
+// its start. For other programs, and if that fails, the result is not sealed.
 func Seal(path string) Program {
 	if filepath.Base(path) != "crun" {
 		return Program{}
 	}
 	f, err := sealed.Open(path)
 	if err != nil {
-		return Program{} // and crun does it
+		return Program{} // crun seals itself
 	}
 	return Program{f}
 }
 
-// Start calls start with cmd, or with an equivalent command that runs the sealed program, and
-// returns the command that it used. cmd.Env must be set.
+// Start calls start with cmd, or with an equivalent command that runs the sealed program, and returns the
+// command that it used. cmd.Env must be set.
 //
-// The runtime inherits nothing but what cmd says: it enters the container with what it
-// has open, and what is in there may lead it to a directory of the host's by a link of
-// procfs to a descriptor.
+// The runtime inherits only the descriptors of cmd: it enters the container with its open descriptors,
+// through which links of procfs could lead it to directories of the host.
 func (p Program) Start(cmd *exec.Cmd, start func(*exec.Cmd) error) (*exec.Cmd, error) {
 	if err := process.CloseDescriptorsOnExec(); err != nil {
 		return cmd, err
@@ -41,7 +40,7 @@ func (p Program) Start(cmd *exec.Cmd, start func(*exec.Cmd) error) (*exec.Cmd, e
 	}
 	quick := &exec.Cmd{
 		Path: sealed.Path(p.sealed), Args: cmd.Args, Dir: cmd.Dir,
-		// By this word crun tells that it has made itself anew; some versions ask for it.
+		// Some versions of crun check this variable to see that they are sealed.
 		Env:   append(cmd.Env[:len(cmd.Env):len(cmd.Env)], "_LIBCONTAINER_CLONED_BINARY=1"),
 		Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
 		ExtraFiles: cmd.ExtraFiles, SysProcAttr: cmd.SysProcAttr,
@@ -53,9 +52,9 @@ func (p Program) Start(cmd *exec.Cmd, start func(*exec.Cmd) error) (*exec.Cmd, e
 	return cmd, start(cmd)
 }
 
-// Close is for a program that isn't started any more.
+// Close closes the program. It can't be started afterwards.
 func (p Program) Close() {
 	if p.sealed != nil {
-		_ = p.sealed.Close() // a handle; there is nothing to lose
+		_ = p.sealed.Close() // an O_PATH descriptor
 	}
 }

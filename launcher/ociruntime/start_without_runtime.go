@@ -44,13 +44,13 @@ func (r Runtime) StartWithoutRuntime(id, spec string) (begun bool, err error) {
 	return true, removeFIFO(fifo)
 }
 
-// isCrun reports whether the container is crun's: no other runtime keeps a file of this name.
+// isCrun reports whether the container was created by crun: no other runtime has a file of this name.
 func (r Runtime) isCrun(id string) bool {
 	_, err := os.Lstat(filepath.Join(r.Root, id, "status"))
 	return err == nil && r.Name() == "crun"
 }
 
-// hasStartHooks reports whether a spec may have hooks that are run when its container is started.
+// hasStartHooks reports whether a spec may have poststart hooks.
 func hasStartHooks(spec string) bool {
 	text, err := os.ReadFile(spec)
 	return err != nil || bytes.Contains(text, []byte("poststart"))

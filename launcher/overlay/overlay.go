@@ -1,9 +1,8 @@
-// Package overlay mounts a root file system out of shared layers and a writable
-// directory that is thrown away.
+// Package overlay mounts root file systems from shared layers and a writable directory.
 //
-// It mounts into the mount namespace of the calling thread and undoes nothing:
-// whoever calls has made a private namespace first ([UnshareMounts]), and the mount
-// ends with the last process in it. A launcher that is killed leaves no mount.
+// It mounts in the mount namespace of the calling thread and unmounts nothing: the caller makes a private
+// namespace first ([UnshareMounts]), and the mount ends with the last process in it. A launcher that is
+// killed leaves no mount.
 package overlay
 
 import (
@@ -16,26 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxLayers is how many layers one root can have. The kernel takes 500 and one
-// page of options.
+// MaxLayers is the maximum number of layers of a root. The kernel allows 500, and options of one page.
 const MaxLayers = 200
 
-// ErrUpper: overlayfs most likely can't write to the file system of the writable directory,
-// as to another overlay, NFS or most file systems of FUSE.
+// ErrUpper means that overlayfs most likely doesn't support the file system of the writable directory,
+// such as another overlay, NFS or most FUSE file systems.
 var ErrUpper = errors.New("its file system can't be the writable layer of an overlay")
 
-// Layers of a root: Lower ones topmost first, and the writable directory with
-// its work directory on the same file system, which is none of overlayfs's own.
+// Layers of a root. Lower are topmost first. Upper, the writable directory, and Work are on one file
+// system, which must not be overlayfs.
 type Layers struct {
 	Lower       []string
 	Upper, Work string
-	// Lasting: the writable directory outlives the mount. The kernel mounts one that is thrown
-	// away (volatile) only once.
+	// Lasting means that the writable directory is mounted again later. Otherwise it is mounted with the
+	// option volatile, which works only once.
 	Lasting bool
 }
 
-// MountShm mounts memory at a directory that several containers share as /dev/shm. A size of 0
-// is half of the machine's memory.
+// MountShm mounts a tmpfs at a directory that several containers share as /dev/shm. size is in bytes; 0
+// means half of the machine's memory.
 func MountShm(at string, size int64) error {
 	options := "mode=1777"
 	if size > 0 {
@@ -60,12 +58,11 @@ func UnshareMounts() error {
 	return nil
 }
 
-// Mount mounts the layers at target, with nodev: device nodes that came with an
-// image open nothing. It is a second line behind the device rules, and crun takes
-// it off again when it remounts its root.
+// Mount mounts the layers at target, with nodev, so that device nodes of an image can't be opened. That
+// is a second line behind the device rules: crun removes nodev when it remounts the root.
 //
-// Directories are given to the kernel as open descriptors, so neither the
-// characters in their names nor their lengths matter.
+// Directories are passed to the kernel as paths of descriptors, so that neither special characters in
+// their names nor their lengths matter.
 func Mount(target string, l Layers) error {
 	if len(l.Lower) == 0 || len(l.Lower) > MaxLayers {
 		return fmt.Errorf("mount overlay: %d layers, not between 1 and %d", len(l.Lower), MaxLayers)
@@ -81,7 +78,7 @@ func Mount(target string, l Layers) error {
 	if fds.err != nil {
 		return fmt.Errorf("mount overlay: %w", fds.err)
 	}
-	// volatile (Linux 5.10): what is thrown away need not reach the disk.
+	// volatile (Linux 5.10) avoids syncs of data that is discarded.
 	volatile := ",volatile"
 	if l.Lasting {
 		volatile = ""
@@ -99,8 +96,8 @@ func Mount(target string, l Layers) error {
 	return nil
 }
 
-// BindMount makes dir itself appear at target, with nodev and all that is mounted in it
-// (mount_setattr, Linux 5.12: a remount would undo a read-only source).
+// BindMount makes a recursive bind mount of dir at target with nodev. It sets nodev by mount_setattr
+// (Linux 5.12), because a remount would make a read-only source writable.
 func BindMount(target, dir string) error {
 	if err := unix.Mount(dir, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", dir, err)
@@ -112,8 +109,8 @@ func BindMount(target, dir string) error {
 	return nil
 }
 
-// IsOpaque reports whether a layer hides all layers below it. The kernel ignores the attribute on
-// the root of a layer, so the caller must leave the lower ones out.
+// IsOpaque reports whether a layer hides all layers below it. The kernel ignores the attribute on the
+// root of a layer, so the caller must omit the lower layers.
 func IsOpaque(dir string) bool {
 	var value [1]byte
 	n, err := unix.Lgetxattr(dir, "trusted.overlay.opaque", value[:])
@@ -137,6 +134,6 @@ func (d *descriptors) openDir(dir string) string {
 
 func (d *descriptors) close() {
 	for _, f := range d.files {
-		f.Close() // O_PATH: there is nothing that could fail to be written
+		f.Close() // an O_PATH descriptor
 	}
 }

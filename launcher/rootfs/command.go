@@ -13,37 +13,36 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// Errors of FindCommand, told apart because a shell does (127 and 126).
+// Errors of FindCommand. Shells distinguish them by exit codes 127 and 126.
 var (
 	ErrNotFound   = errors.New("command not found")
 	ErrCantInvoke = errors.New("command can't be executed")
 )
 
-// MissingInterpreter is a program that is there and can't be started, for the kernel
-// starts it with another that isn't: a script's shell, or the dynamic loader.
+// MissingInterpreter means that a program exists but its interpreter doesn't: a script's shell, or the
+// dynamic loader.
 type MissingInterpreter struct{ Program, Interpreter string }
 
 func (e *MissingInterpreter) Error() string {
 	return fmt.Sprintf("%v: %s needs %s, which isn't in the image", ErrNotFound, e.Program, e.Interpreter)
 }
 
-// Is says that nothing was found, as a shell does.
+// Is makes the error ErrNotFound, as in shells.
 func (e *MissingInterpreter) Is(target error) bool { return target == ErrNotFound }
 
-// Search says where FindCommand looks.
+// Search is the environment in which FindCommand searches.
 type Search struct {
 	Path string // the container's PATH
 	Dir  string // its working directory, absolute
 	// Mounts will be made in the root; later ones cover earlier ones.
 	Mounts []Mount
-	// Programs are single files that will be mounted as well: the path in the
-	// container, and where the file is on the host.
+	// Programs are single files that will be mounted as well: paths on the host by paths in the
+	// container.
 	Programs map[string]string
 }
 
-// FindCommand reports whether a command could be executed in the root. It returns
-// ErrNotFound or ErrCantInvoke. What it can't read it leaves to the kernel, and
-// returns nil.
+// FindCommand returns an error that Is ErrNotFound or ErrCantInvoke if a command can't be executed in the
+// root. It returns nil if that can't be determined; the kernel then decides.
 func FindCommand(root *os.File, name string, s Search) error {
 	if name == "" {
 		return fmt.Errorf("%w: the name is empty", ErrNotFound)
@@ -60,7 +59,7 @@ func FindCommand(root *os.File, name string, s Search) error {
 		}
 		var missing *MissingInterpreter
 		if errors.As(err, &missing) {
-			return err // the runtime looks for the first that is there
+			return err // the runtime takes the first program that exists
 		}
 		if errors.Is(err, ErrCantInvoke) && denied == nil {
 			denied = err
@@ -102,7 +101,7 @@ func (s finder) checkProgram(at string) error {
 	return s.checkInterpreter(f, at, maxScripts)
 }
 
-// openPath finds what the container will find at an absolute path, with O_PATH.
+// openPath opens the file that the container will see at an absolute path, with O_PATH.
 func (s finder) openPath(at string) (*os.File, error) {
 	if source, ok := s.Programs[path.Clean(at)]; ok {
 		return openHost(source)
@@ -110,18 +109,17 @@ func (s finder) openPath(at string) (*os.File, error) {
 	return s.view.openPath(at)
 }
 
-// maxScripts is how many scripts, each the interpreter of the one before, the kernel
-// goes through.
+// maxScripts is the kernel's limit for scripts whose interpreter is another script.
 const maxScripts = 5
 
-// checkInterpreter looks for the program that the kernel would start f with. A missing one
-// is the usual reason of "no such file" for a file that is there.
+// checkInterpreter returns a MissingInterpreter if the kernel wouldn't find the interpreter of f. That is
+// the usual reason for "no such file" about a file that exists.
 func (s finder) checkInterpreter(f *os.File, at string, scripts int) error {
 	r, err := inroot.Reopen(f)
 	if err != nil {
-		return nil //nolint:nilerr // an interpreter that the kernel won't like, or one that the container's user may read and we can't
+		return nil //nolint:nilerr // not a regular file, or unreadable for this process: the kernel decides
 	}
-	defer r.Close() // only read from
+	defer r.Close() // it is only read
 	p := inspectProgram(r)
 	if p.foreign {
 		return fmt.Errorf("%w: %s is for another processor", ErrCantInvoke, at)

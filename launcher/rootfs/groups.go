@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// AddGroups appends groups to those that a user has, names of the image's own
-// /etc/group or numbers, each once.
+// AddGroups appends groups to have, without duplicates. names are names of the image's own /etc/group, or
+// numbers.
 func AddGroups(root *os.File, have []uint32, names []string) ([]uint32, error) {
 	if len(names) == 0 {
 		return have, nil

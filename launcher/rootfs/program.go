@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// What the first bytes of a program say. Nothing here is trusted: a program that
-// can't be read is left to the kernel.
+// program is what the header of a program says. The header is untrusted; the zero value stands for a
+// program that can't be parsed.
 type program struct {
 	interpreter string // "" if it needs none
-	script      bool   // the interpreter is a program like any other, with needs of its own
+	script      bool   // a script, whose interpreter may need an interpreter too
 	foreign     bool   // an ELF file for another processor
 }
 
-// maxInterpreter bounds the interpreter's path; the kernel takes no longer one.
+// maxInterpreter is the kernel's limit for the path of an interpreter, in bytes.
 const maxInterpreter = 4096
 
 func inspectProgram(r io.ReaderAt) program {
@@ -37,8 +37,8 @@ func inspectProgram(r io.ReaderAt) program {
 	return inspectELF(r, head)
 }
 
-// inspectELF reads the 64-bit little-endian layout of the ELF specification, the
-// only one that tasks run: e_machine, and the path in the PT_INTERP segment.
+// inspectELF parses a 64-bit little-endian ELF file, the only kind that tasks run: e_machine, and the path
+// in the PT_INTERP segment.
 func inspectELF(r io.ReaderAt, head []byte) program {
 	const (
 		size    = 64 // of the file header
@@ -70,7 +70,7 @@ func inspectELF(r io.ReaderAt, head []byte) program {
 	return program{}
 }
 
-// readPath returns an absolute path that ends with a zero, or "".
+// readPath reads an absolute path that ends with NUL, or returns "".
 func readPath(r io.ReaderAt, offset, size uint64) string {
 	if size > maxInterpreter || offset >= 1<<62 {
 		return ""

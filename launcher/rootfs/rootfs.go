@@ -1,12 +1,10 @@
-// Package rootfs reaches into a container's root file system without trusting it.
+// Package rootfs accesses a container's root file system, which is untrusted.
 //
-// Whoever made the root may have put any link, pipe or device anywhere. Every
-// name is therefore resolved by the kernel with the given directory as "/"
-// (openat2 with RESOLVE_IN_ROOT, Linux 5.6), only regular files are read, and
-// only up to a limit. No path that was checked is used a second time.
+// A root can contain any link, FIFO or device at any path. Every name is therefore resolved by the kernel
+// with the given directory as "/" (openat2 with RESOLVE_IN_ROOT, Linux 5.6), and only regular files are
+// read, up to a limit. No path that was checked is resolved a second time.
 //
-// It does not guard against a root that is changed while it is looked at beyond
-// that: callers get a consistent file, not a consistent tree.
+// If the root is changed concurrently, callers get a consistent file, but not a consistent tree.
 package rootfs
 
 import (
@@ -21,8 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// Open returns a handle on the directory that is a container's root. It can be
-// used for nothing but resolving names below it.
+// Open opens a container's root with O_PATH, to resolve names below it.
 func Open(dir string) (*os.File, error) {
 	return inroot.OpenRoot(dir)
 }
@@ -42,8 +39,8 @@ func ReadFile(root *os.File, name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// MkdirAll makes a directory inside root, and its parents, with mode 0755. An
-// existing directory is left as it is.
+// MkdirAll creates a directory inside root, and its parents, with mode 0755. An existing directory stays
+// as it is.
 func MkdirAll(root *os.File, name string) error {
 	d, err := mkdirAll(root, path.Clean("/"+name))
 	if err != nil {

@@ -12,18 +12,17 @@ import (
 // maxAccounts bounds /etc/passwd and /etc/group of an image, in bytes.
 const maxAccounts = 8 << 20
 
-// User is who a process is inside a container.
+// User is the user of a process in a container.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32 // supplementary
-	Home     string   // "/" if the image knows none
+	Home     string   // "/" if the image has none
 }
 
-// LookupUser resolves "user[:group]", names or numbers, with the image's own
-// /etc/passwd and /etc/group; "" is root. A number needs no entry there, a name
-// does. Supplementary groups are looked up only when no group was given; the primary
-// group is always among them, so that who gives it up (setgid to another) doesn't get
-// past a file's refusal of that group (CVE-2022-2989).
+// LookupUser resolves "user[:group]", names or numbers, with the image's own /etc/passwd and /etc/group;
+// "" is root. A name must have an entry there. Supplementary groups are looked up only without a group.
+// The primary group is always among them: a process that changes its primary group must not get access to
+// files that deny it to that group (CVE-2022-2989).
 func LookupUser(root *os.File, name string) (User, error) {
 	passwd, err := readAccounts(root, "/etc/passwd")
 	if err != nil {
@@ -67,7 +66,7 @@ func findUser(passwd, group, name string) (User, error) {
 	return u, err
 }
 
-// findAccount prefers an entry of that name over one of that number.
+// findAccount returns the account with this name, or else with this number, and its login name.
 func findAccount(passwd, name string) (User, string, error) {
 	number, isNumber := parseID(name)
 	best := User{UID: number, Home: "/"}
@@ -133,7 +132,7 @@ func findMemberships(group, login string, primary uint32) []uint32 {
 	return ids
 }
 
-// parseID accepts what the kernel does: (uint32)-1 means "no id" there.
+// parseID parses a uid or gid. (uint32)-1 is invalid: to the kernel it means "no id".
 func parseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n != 1<<32-1

@@ -19,28 +19,28 @@ type Mount struct {
 	Source string // on the host; this path is trusted, and what is below isn't
 }
 
-// view is a root together with what will be mounted in it. It is for questions
-// that the kernel can't be asked yet; nothing that is used is found with it.
+// view is a root with the mounts that will be made in it. It answers questions before the mounts exist. Its
+// answers are for error messages only: the runtime resolves all paths again.
 type view struct {
 	root   *os.File
 	mounts []Mount // At has no links in it
 }
 
-// newView finds out where mount points that have links in their paths really are.
-// One that isn't there will be made.
+// newView resolves the links in the paths of mount points. A missing mount point is no error, because the
+// runtime creates it.
 func newView(root *os.File, mounts []Mount) view {
 	v := view{root: root}
 	for _, m := range mounts {
 		at, err := v.resolveLinks(m.At, true)
 		if err != nil {
-			continue // the runtime can't make the mount, and says so
+			continue // the runtime reports the error
 		}
 		v.mounts = append(v.mounts, Mount{At: at, Source: m.Source})
 	}
 	return v
 }
 
-// openPath finds what will be at an absolute path, with O_PATH.
+// openPath opens the file that will be at an absolute path, with O_PATH.
 func (v view) openPath(name string) (*os.File, error) {
 	if len(v.mounts) == 0 {
 		return openInRoot(v.root, name, 0)
@@ -52,11 +52,11 @@ func (v view) openPath(name string) (*os.File, error) {
 	return v.openWithoutLinks(at)
 }
 
-// maxLinks is where the kernel gives up.
+// maxLinks is the kernel's limit for links in a path.
 const maxLinks = 40
 
-// resolveLinks follows the links in a path. With missing, what isn't there is no error
-// and taken to be no link.
+// resolveLinks resolves the links in a path. With missing, a missing name is no error and counts as no
+// link.
 func (v view) resolveLinks(name string, missing bool) (string, error) {
 	at, left := "/", strings.Split(name, "/")
 	for links := 0; len(left) > 0; {
@@ -88,7 +88,7 @@ func (v view) resolveLinks(name string, missing bool) (string, error) {
 	return at, nil
 }
 
-// leadsToMount: the runtime makes the parents of its mount points.
+// leadsToMount reports whether a mount point is below at: the runtime then creates at.
 func (v view) leadsToMount(at string) bool {
 	for _, m := range v.mounts {
 		if strings.HasPrefix(m.At, at+"/") {
@@ -98,8 +98,7 @@ func (v view) leadsToMount(at string) bool {
 	return false
 }
 
-// readLink returns where the link at a path leads whose parents are no links, or "" if
-// it is none.
+// readLink returns the target of the link at a path, "" if it is no link. The parents must not be links.
 func (v view) readLink(at string) (string, error) {
 	f, err := v.openWithoutLinks(at)
 	if err != nil {
@@ -108,7 +107,7 @@ func (v view) readLink(at string) (string, error) {
 	defer f.Close() // an O_PATH descriptor
 	target := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(int(f.Fd()), "", target)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // both are said of what is no link
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // both mean: not a link
 		return "", nil
 	}
 	if err != nil {
@@ -117,9 +116,8 @@ func (v view) readLink(at string) (string, error) {
 	return string(target[:n]), nil
 }
 
-// openWithoutLinks opens what a path without links stands for, itself if it is a link. Should one
-// of its parents have become a link meanwhile, it is followed below the root or the
-// mount's source, and not out of them.
+// openWithoutLinks opens a path whose parents are no links; a link itself isn't followed. A parent that has
+// become a link meanwhile is followed, but not out of the root or the mount's source.
 func (v view) openWithoutLinks(path string) (*os.File, error) {
 	for i := len(v.mounts) - 1; i >= 0; i-- {
 		m := v.mounts[i]

@@ -30,7 +30,7 @@ func decodeTable(into reflect.Value, said map[string]any) error {
 	return nil
 }
 
-// setValue puts one value where it belongs.
+// setValue sets a field to a value of TOML.
 func setValue(to any, key string, value any) (err error) {
 	switch to := to.(type) {
 	case *string:
@@ -56,7 +56,7 @@ func setValue(to any, key string, value any) (err error) {
 	return err
 }
 
-// parseText takes a whole number as it stands.
+// parseText returns a string, or a whole number as a string.
 func parseText(key string, value any) (string, error) {
 	switch v := value.(type) {
 	case string:

@@ -29,8 +29,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// File is a gang. Texts of sizes, requests and the like are in the words of the flags of
-// the same names; "" and zero are what no flag would say.
+// File describes a gang. Sizes, requests and the like have the syntax of the flags of the same names; ""
+// and zero mean the same as no flag.
 type File struct {
 	Name    string `toml:"name"`
 	Image   string `toml:"image"`
@@ -39,10 +39,10 @@ type File struct {
 	ShmSize string `toml:"shm-size"`
 	Restart string `toml:"restart"`
 	Timeout string `toml:"timeout"`
-	// World is "role", the default: the replicas of a role count each other; or "gang": all
-	// ranks with GPUs do.
+	// World is "role", the default: a world for the replicas of each role, or "gang": one world for all
+	// ranks with GPUs.
 	World string `toml:"world"`
-	// BindGPUs is "gang", the default: a rank sees the GPUs of its world; or "rank".
+	// BindGPUs is "gang", the default: a rank sees the GPUs of its world, or "rank": only its own.
 	BindGPUs string            `toml:"bind-gpus"`
 	Env      map[string]string `toml:"env"`
 	Labels   map[string]string `toml:"labels"`
@@ -77,7 +77,7 @@ const (
 	maxName  = 40
 )
 
-// Parse reads a file.
+// Parse parses a gang file.
 func Parse(r io.Reader) (File, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
@@ -103,7 +103,7 @@ func Parse(r io.Reader) (File, error) {
 	return f, f.checkFile()
 }
 
-// checkFile checks combinations of keys. The readers of single values check those.
+// checkFile checks combinations of keys. Single values are checked where they are parsed.
 func (f File) checkFile() error {
 	if len(f.Roles) == 0 {
 		return errors.New("it has no [[role]]")
@@ -124,9 +124,9 @@ func (f File) checkFile() error {
 		case r.Name == "":
 			return fmt.Errorf("role %d has no name", i+1)
 		case !validName(r.Name):
-			return fmt.Errorf("role %q: a name is of lower-case letters, digits and \"-\", at most %d, beginning with a letter and ending in none of \"-\"", r.Name, maxName)
+			return fmt.Errorf("role %q: a name has at most %d lower-case letters, digits and \"-\", begins with a letter and doesn't end with \"-\"", r.Name, maxName)
 		case slices.Contains(names, r.Name):
-			return fmt.Errorf("role %q is there twice", r.Name)
+			return fmt.Errorf("two roles are named %q", r.Name)
 		case r.Count() < 1:
 			return fmt.Errorf("role %q has %d replicas", r.Name, r.Count())
 		case r.Image == "" && f.Image == "":
@@ -142,7 +142,7 @@ func (f File) checkFile() error {
 	return nil
 }
 
-// badVariable is a name that can't be in an environment, or would be another there.
+// badVariable returns a name that can't be the name of an environment variable.
 func badVariable(env map[string]string) (name string, ok bool) {
 	for name := range env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
@@ -152,7 +152,7 @@ func badVariable(env map[string]string) (name string, ok bool) {
 	return "", false
 }
 
-// Count is how many ranks the role has.
+// Count returns the number of the role's ranks.
 func (r Role) Count() int {
 	if r.Replicas == nil {
 		return 1
@@ -160,7 +160,7 @@ func (r Role) Count() int {
 	return *r.Replicas
 }
 
-// validName: the name is a part of a host's, and so of letters that all resolvers take.
+// validName reports whether a role's name can be a part of a hostname.
 func validName(s string) bool {
 	return len(s) <= maxName && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" &&
 		s[0] >= 'a' && s[0] <= 'z' && s[len(s)-1] != '-'

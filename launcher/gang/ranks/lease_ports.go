@@ -14,24 +14,23 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// ErrNoPorts means that no port is free outside net.ipv4.ip_local_port_range, from which the
+// ErrNoPorts means that not enough ports are free outside net.ipv4.ip_local_port_range, from which the
 // kernel takes the ports of outgoing connections.
 var ErrNoPorts = errors.New("no ports are free outside net.ipv4.ip_local_port_range")
 
-// Leased are ports that no other gang of this host gets while File is open, in whichever
-// process: the lock is the open file's, and goes on with a descriptor that is inherited.
+// Leased are ports that no other gang of this host gets while File is open. The lock belongs to the open
+// file description, so a process that inherits the descriptor holds it too.
 //
-// A lease excludes other gangs only. Another program can still bind the port; [Lease] only checks
-// that none does at the moment.
+// A lease excludes other gangs only. Other programs can bind the ports; [Lease] only checks that none
+// has bound them at that time.
 type Leased struct {
 	First, Count int
 	File         *os.File `json:"-"`
 }
 
-// Lease picks count ports one after the other, of TCP in this process's network
-// namespace, that nobody has: no gang, by the lock below the directory, and no listener,
-// by trying. They lie outside ip_local_port_range, where a connection that goes out can
-// take any port at any moment.
+// Lease leases count consecutive TCP ports in this process's network namespace that no gang has leased,
+// by a lock in the directory, and on which no program listens. They are outside ip_local_port_range,
+// where an outgoing connection can take any port at any time.
 func Lease(dir string, count int) (*Leased, error) {
 	low, high, err := ephemeralRange()
 	if err != nil {
@@ -48,8 +47,8 @@ func Lease(dir string, count int) (*Leased, error) {
 	return &Leased{first, count, f}, nil
 }
 
-// Resume takes a lease again that a process had which is gone. Its ports may have
-// listeners: the gang's own. The error Is unix.EAGAIN if somebody has it.
+// Resume takes the lease of a process that has ended. The gang itself may listen on the ports. The error
+// Is unix.EAGAIN if another gang has leased one of them.
 func Resume(dir string, first, count int) (*Leased, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "ports"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -61,7 +60,7 @@ func Resume(dir string, first, count int) (*Leased, error) {
 	return &Leased{first, count, f}, nil
 }
 
-// span is ports, both ends with it.
+// span is a range of ports, both ends included.
 type span struct{ low, high int }
 
 // candidateSpans returns the port ranges to search: high ports, which few services use, then ports
@@ -83,8 +82,8 @@ func candidateSpans(low, high int) (all []span) {
 	return all
 }
 
-// pickPorts locks ports in the file and says which. It begins somewhere: what still knows the
-// ports of a gang that has ended won't find the next one there.
+// pickPorts locks count ports and returns the first. It starts at a random position, so that programs
+// that still use the ports of an ended gang don't reach the next gang.
 func pickPorts(f *os.File, spans []span, count int) (int, error) {
 	for _, s := range spans {
 		n := (s.high - s.low + 1) / count
@@ -116,7 +115,7 @@ func takePorts(f *os.File, first, count int) error {
 	return nil
 }
 
-// lockPorts is of bytes: each stands for the port of its number.
+// lockPorts locks ports: the byte at an offset in the file stands for the port of that number.
 func lockPorts(f *os.File, first, count int) error {
 	return setRecordLock(f, unix.F_WRLCK, first, count)
 }
@@ -130,8 +129,8 @@ func setRecordLock(f *os.File, kind int16, first, count int) error {
 	}
 }
 
-// checkVacant reports whether this process could listen at every address: by IPv6, which stands
-// for both, where the machine has it.
+// checkVacant returns an error if this process can't listen on a port at every address. It binds an IPv6
+// socket for both protocols if the machine has IPv6.
 func checkVacant(port int) error {
 	err := tryListen(port, unix.AF_INET6, &unix.SockaddrInet6{Port: port})
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {

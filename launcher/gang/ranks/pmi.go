@@ -7,24 +7,25 @@ import (
 	"strings"
 )
 
-// OuterLauncher is the way from one rank to the MPI launcher that started it: mpirun, mpiexec or
-// srun, each of whose ranks runs a container of its own.
+// OuterLauncher is what a rank needs to reach the MPI launcher that started it: mpirun, mpiexec or srun,
+// with one container for each rank.
 type OuterLauncher struct {
-	// Env belongs into the container, as "KEY=value".
+	// Env are variables for the container, as "KEY=value".
 	Env []string
-	// Dir is a directory to bind at the same path, or "". It comes from the environment:
-	// whoever binds it makes sure that it is the caller's.
+	// Dir is a directory to bind-mount at the same path, or "". It comes from the environment, so the
+	// caller must check that it belongs to the user.
 	Dir string
-	// FD is the descriptor that speaks to the launcher, or -1. Inside it is [ContainerFD].
+	// FD is the descriptor of the connection to the launcher, or -1. In the container it is
+	// [ContainerFD].
 	FD int
 }
 
-// ContainerFD is the number of the launcher's descriptor inside, whatever it was outside:
-// runtimes pass on the first ones without a gap, and the launcher's others are its own.
+// ContainerFD is the number of FD in the container: runtimes pass on a contiguous range of descriptors
+// that begins at 3.
 const ContainerFD = 3
 
-// FindOuterLauncher says how a rank that was started with this environment takes part in its job. The
-// second result is false if no MPI launcher shows in it.
+// FindOuterLauncher finds the MPI launcher of a rank that was started with this environment. The second
+// result is false if there is none.
 //
 // Paths of the host's Open MPI are left out, because the image has its own. Open MPI's shared
 // memory transport is turned off unless the user has chosen transports: it identifies processes by
@@ -56,7 +57,7 @@ func FindOuterLauncher(env []string) (OuterLauncher, bool) {
 		return OuterLauncher{FD: -1}, false
 	}
 	if !chosen {
-		o.Env = append(o.Env, "OMPI_MCA_btl=^vader,sm") // the name of 4, and that of 5
+		o.Env = append(o.Env, "OMPI_MCA_btl=^vader,sm") // vader is its name in Open MPI 4, sm in 5
 	}
 	return o, true
 }

@@ -1,85 +1,84 @@
-// Package ranks says what the ranks of a gang find in their environment, so that plain
-// scripts of PyTorch, DeepSpeed, Horovod, TensorFlow and JAX find each other unchanged,
-// and what of an outer launcher's must not reach them.
+// Package ranks computes the environment variables of a gang's ranks, so that unchanged scripts of
+// PyTorch, DeepSpeed, Horovod, TensorFlow and JAX find each other, and removes variables of an outer
+// launcher.
 //
-// [Env] and [Scrub] are pure. The one thing that touches the machine is [Lease], which
-// keeps a gang's ports from others where the network namespace isn't the gang's own.
+// [Env] and [Scrub] are pure. Only [Lease] touches the machine: it leases ports for a gang in the host's
+// network namespace.
 //
-// It tunes nothing: what turns a transport off or picks an algorithm (NCCL_P2P_DISABLE,
-// NCCL_SHM_DISABLE, NCCL_IB_DISABLE, NCCL_ALGO, NCCL_PROTO, NCCL_IB_GID_INDEX) and what
-// the administrator decides (NCCL_CROSS_NIC, NCCL_IB_TC, …) is never set. TORCHELASTIC_*
-// isn't either: it makes PyTorch believe in an agent that doesn't run.
+// The package tunes nothing. It never sets variables that disable a transport or choose an algorithm
+// (NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE, NCCL_ALGO, NCCL_PROTO, NCCL_IB_GID_INDEX), or
+// that the administrator decides (NCCL_CROSS_NIC, NCCL_IB_TC, …). It doesn't set TORCHELASTIC_* either,
+// with which PyTorch expects an agent that doesn't run.
 package ranks
 
 import (
 	"encoding/json"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// DefaultPort is where the ports of a gang begin that has a network namespace to itself:
-// PyTorch's own habit.
+// DefaultPort is the first port of a gang with its own network namespace: PyTorch's default.
 const DefaultPort = 29500
 
-// A world's ports, counted from World.Port.
+// Offsets of a world's ports from World.Port.
 const (
 	masterPort = iota
 	jaxPort
 	rendezvousPort
 	rasPort
-	workerPort // TensorFlow's servers: one for each rank, from here
+	workerPort // the first of TensorFlow's servers, one for each rank
 )
 
-// Ports is how many ports a world of that size takes up, one after the other. Worlds that
-// share a network namespace must not overlap.
+// Ports returns the number of consecutive ports of a world of that size. The ports of worlds in one
+// network namespace must not overlap.
 func Ports(size int) int { return workerPort + size }
 
-// World is the ranks that count each other: those of one WORLD_SIZE.
+// World is a group of ranks that communicate: those of one WORLD_SIZE.
 type World struct {
 	// Gang is the name of the gang that the world belongs to.
 	Gang string
 	// Ranks are in order; the first is the master.
 	Ranks []Rank
-	// Port is the first of Ports(len(Ranks)) ports that are the world's alone.
+	// Port is the first of Ports(len(Ranks)) ports that no other world uses.
 	Port int
-	// Interface carries what doesn't go by shared memory or RDMA: "eth0", or "lo" where
-	// there is no other. "" leaves the choice to each library.
+	// Interface is the network interface for traffic that uses neither shared memory nor RDMA: "eth0",
+	// or "lo". "" leaves the choice to each library.
 	Interface string
-	// HostID is the same for all members that run on one host, and never the same on two
-	// hosts; "" leaves it to NCCL, which takes host name and boot id.
+	// HostID is the same for all ranks on one host, and differs between hosts. "" leaves it to NCCL,
+	// which uses host name and boot id.
 	HostID string
-	// Shared says that others use the network namespace too: the world then gets a port of
-	// its own for NCCL's status server, which would be everybody's otherwise.
+	// Shared means that other programs use the network namespace too. NCCL's status server (RAS) then
+	// gets a port of the world's own instead of the default one.
 	Shared bool
-	// Rendezvous says that somebody serves Horovod's rendezvous at [World.RendezvousPort].
-	// Without it nothing is said to Horovod, whose ranks would wait for each other for ever.
+	// Rendezvous means that a store for Horovod is served at [World.RendezvousPort]. Without it
+	// Horovod's variables aren't set, because its ranks would wait for each other for ever.
 	Rendezvous bool
-	// Apart says that each rank sees no GPU but its own, and so is as if on a host by
-	// itself: its local rank is 0.
+	// Apart means that each rank sees only its own GPUs. Its variables are then those of a rank that is
+	// alone on its host: its local rank is 0.
 	Apart bool
 }
 
 // Rank is one member of a world.
 type Rank struct {
-	// Host is a name, or an address, that all members resolve to where the rank listens.
+	// Host is the name or address at which the other ranks reach this one.
 	Host string
-	// Role is the name of the rank's part in the gang, and Index its number among those
-	// of that role.
+	// Role is the rank's role in the gang, and Index its number among the ranks of that role.
 	Role  string
 	Index int
-	// CPUs are how many threads a library may start for numerical work; 0 leaves it open.
+	// CPUs is the number of threads that a library may start for numerical work; 0 leaves it open.
 	CPUs int
-	// GPUs are the rank's own, as indices among those that it sees.
+	// GPUs are the rank's own GPUs, as indices among those that it sees.
 	GPUs []int
 }
 
-// RendezvousPort is where Horovod's ranks look for the rendezvous.
+// RendezvousPort returns the port of the store for Horovod.
 func (w World) RendezvousPort() int { return w.Port + rendezvousPort }
 
-// RendezvousScopes are the groups in which Horovod's ranks meet, and how many meet in
-// each: what the rendezvous has to know of before it may forget a group's keys.
+// RendezvousScopes returns the scopes in which Horovod's ranks meet, with the number of ranks in each.
+// The store removes the keys of a scope when all of its ranks have finished.
 func (w World) RendezvousScopes() map[string]int {
 	all := map[string]int{"global": len(w.Ranks)}
 	for rank := range w.Ranks {
@@ -90,8 +89,8 @@ func (w World) RendezvousScopes() map[string]int {
 	return all
 }
 
-// Env is what the rank of that number finds in its environment, as sorted "KEY=value".
-// The rank must be one of the world's.
+// Env returns the environment variables of a rank, given by its index in w.Ranks, sorted, as
+// "KEY=value".
 func Env(w World, rank int) []string {
 	env := map[string]string{}
 	for _, part := range []map[string]string{
@@ -106,7 +105,7 @@ func Env(w World, rank int) []string {
 	return all
 }
 
-// place is where a rank stands among those of its host, and its host among the hosts.
+// place is a rank's number among the ranks of its host, and its host's number among the hosts.
 type place struct{ localRank, localSize, host, hosts int }
 
 func (w World) placeOf(rank int) place {
@@ -125,8 +124,8 @@ func (w World) berthEnv(rank int) map[string]string {
 	return env
 }
 
-// torchEnv is what PyTorch's env:// reads and DeepSpeed, which goes looking for MPI unless
-// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCAL_RANK are all there.
+// torchEnv returns the variables of PyTorch's env:// and of DeepSpeed. DeepSpeed tries MPI unless RANK,
+// WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCAL_RANK are all set.
 func (w World) torchEnv(rank int) map[string]string {
 	r, p := w.Ranks[rank], w.placeOf(rank)
 	env := map[string]string{
@@ -144,7 +143,7 @@ func (w World) torchEnv(rank int) map[string]string {
 	return env
 }
 
-// groupName names the host on which a rank counts itself, by its first rank.
+// groupName returns the name of a rank's host in Horovod: that of the host's first rank.
 func (w World) groupName(rank int) string {
 	if w.Apart {
 		return w.Ranks[rank].Host
@@ -152,8 +151,8 @@ func (w World) groupName(rank int) string {
 	return w.Ranks[0].Host
 }
 
-// horovodEnv is what its gloo controller reads. HOROVOD_HOSTNAME is the name of the group in
-// which the local ranks meet, so it is the same for all that count each other as local.
+// horovodEnv returns the variables of Horovod's gloo controller. HOROVOD_HOSTNAME is the same for all
+// ranks that count each other as local, because it names the group in which they meet.
 func (w World) horovodEnv(rank int) map[string]string {
 	if !w.Rendezvous {
 		return nil
@@ -174,8 +173,8 @@ func (w World) horovodEnv(rank int) map[string]string {
 	return env
 }
 
-// tensorflowEnv gives each rank a server of its own: all may have one address, so the ports
-// differ.
+// tensorflowEnv returns TF_CONFIG. Each rank has a server with a port of its own, because ranks may share
+// an address.
 func (w World) tensorflowEnv(rank int) map[string]string {
 	type task struct {
 		Type  string `json:"type"`
@@ -195,8 +194,8 @@ func (w World) tensorflowEnv(rank int) map[string]string {
 	return map[string]string{"TF_CONFIG": string(data)}
 }
 
-// jaxEnv is what jax.distributed.initialize reads by itself (address and devices), and under
-// which names scripts look for the two numbers that it has to be told.
+// jaxEnv returns the variables that jax.distributed.initialize reads (address and devices), and the
+// usual names under which scripts look for the number of processes and their own number.
 func (w World) jaxEnv(rank int) map[string]string {
 	size, id := strconv.Itoa(len(w.Ranks)), strconv.Itoa(rank)
 	env := map[string]string{
@@ -213,7 +212,7 @@ func (w World) jaxEnv(rank int) map[string]string {
 func (w World) ncclEnv() map[string]string {
 	env := map[string]string{}
 	if w.Interface != "" {
-		env["NCCL_SOCKET_IFNAME"] = "=" + w.Interface // this one, and none whose name begins like it
+		env["NCCL_SOCKET_IFNAME"] = "=" + w.Interface // "=" means the exact name instead of a prefix
 	}
 	if w.HostID != "" {
 		env["NCCL_HOSTID"] = w.HostID
@@ -224,14 +223,7 @@ func (w World) ncclEnv() map[string]string {
 	return env
 }
 
-// joinHostPort puts brackets around an IPv6 address, as everybody who cuts at the last colon
-// expects.
-func joinHostPort(host string, port int) string {
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	return host + ":" + strconv.Itoa(port)
-}
+func joinHostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 func joinNumbers(all []int) string {
 	words := make([]string, len(all))

@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// Scrub returns the environment without what an outer launcher (Slurm, mpirun, torchrun,
-// horovodrun, another gang) said to the process that starts the container: a rank that
-// reads it joins, or waits for, a job that isn't its own. What people set to tune their
-// programs stays. The argument is left as it is.
+// Scrub returns a copy of the environment without the variables that an outer launcher (Slurm, mpirun,
+// torchrun, horovodrun, another gang) has set for the process that starts the container. With them a
+// rank would join, or wait for, a job that isn't its own. Variables that users set for tuning stay.
 func Scrub(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		key, _, _ := strings.Cut(e, "=")
@@ -21,8 +20,7 @@ func isLeaked(key string) bool {
 		slices.ContainsFunc(leakedPrefixes(), func(p string) bool { return strings.HasPrefix(key, p) })
 }
 
-// leakedPrefixes are the families in which nothing is meant for a program that isn't the
-// launcher's own.
+// leakedPrefixes returns prefixes of variables that are only meant for ranks of the outer launcher.
 func leakedPrefixes() []string {
 	return []string{
 		// Slurm, its steps and its plugins
@@ -36,7 +34,7 @@ func leakedPrefixes() []string {
 	}
 }
 
-// leakedNames are single variables of families in which others are people's own.
+// leakedNames returns variables of outer launchers that share a prefix with variables of users.
 func leakedNames() []string {
 	return []string{
 		"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",

@@ -1,15 +1,14 @@
 // Package rendezvous serves the key-value store in which the ranks of a Horovod job with
 // the gloo controller find each other: PUT, GET and DELETE of /SCOPE/KEY by HTTP.
 //
-// It keeps to what Horovod's own server does. A key that isn't there is answered with 404,
-// and its reader asks again. A DELETE in a scope that was announced says that one rank has
-// finished there; the keys go when all have, for the last may still have to read the
-// first's. In any other scope a DELETE takes away the one key.
+// It behaves like Horovod's own server. A missing key is answered with 404, and the reader asks again. A
+// DELETE in an announced scope means that one rank has finished there; the keys are removed when all
+// ranks have finished, because the last one may still read keys of the first. In any other scope a
+// DELETE removes the key.
 //
-// Whoever reaches the listener may read and write everything: the gang's own network
-// namespace is the boundary. The limits keep a wild rank from filling the host's memory, and
-// nothing survives the process. Elastic jobs, which need a server that decides things,
-// have none here.
+// Every client that reaches the listener may read and write everything; the boundary is the gang's
+// network namespace. Limits protect the host's memory from a faulty rank. Nothing is stored on disk.
+// Elastic jobs are not supported.
 package rendezvous
 
 import (
@@ -23,27 +22,27 @@ import (
 	"time"
 )
 
-// What one gang may take up.
+// Limits for one gang.
 const (
 	MaxName        = 256      // bytes of a scope's or key's name
 	MaxValue       = 1 << 20  // bytes of one value: addresses for some thousand ranks
 	MaxBytes       = 32 << 20 // of all values and names
 	MaxKeys        = 1 << 15
 	MaxConnections = 1024
-	maxUploads     = 16 // values that are on their way in at the same time
+	maxUploads     = 16 // values that are received concurrently
 	requestTimeout = 10 * time.Second
 )
 
-// Serve answers until the context ends, and closes the listener. The scopes are those
-// that the launcher announces, with the number of ranks that meet in each.
+// Serve serves the store until the context ends, and closes the listener. scopes are the announced
+// scopes, with the number of ranks that meet in each.
 func Serve(ctx context.Context, l net.Listener, scopes map[string]int) error {
 	server := &http.Server{
 		Handler:     New(scopes),
 		ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: requestTimeout,
 		MaxHeaderBytes: 8 << 10,
-		ErrorLog:       log.New(io.Discard, "", 0), // of strangers' mistakes
+		ErrorLog:       log.New(io.Discard, "", 0), // clients' mistakes
 	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // Serve says that it ended
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // server.Serve then returns ErrServerClosed
 	defer stop()
 	if err := server.Serve(&limitedListener{l, make(chan struct{}, MaxConnections)}); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -51,19 +50,18 @@ func Serve(ctx context.Context, l net.Listener, scopes map[string]int) error {
 	return nil
 }
 
-// Handler is the store behind [Serve].
+// Handler is the HTTP handler of [Serve].
 type Handler struct {
 	store   store
 	uploads chan struct{}
 }
 
-// New is an empty store that knows these scopes.
+// New returns a handler with an empty store. scopes are the announced scopes.
 func New(scopes map[string]int) *Handler {
 	return &Handler{newStore(scopes), make(chan struct{}, maxUploads)}
 }
 
-// ServeHTTP reads the path as it was sent: names aren't decoded, as Horovod's server
-// doesn't, and what isn't exactly a scope and a key is refused.
+// ServeHTTP handles a request for /SCOPE/KEY. Like Horovod's server, it doesn't decode the names.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(r.RequestURI, "/")
 	if len(parts) != 3 || parts[0] != "" {
@@ -94,10 +92,11 @@ func (h *Handler) serveGet(w http.ResponseWriter, n name) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	_, _ = w.Write(value) // a reader who has gone
+	_, _ = w.Write(value) // an error means that the client has disconnected
 }
 
-// servePut answers with a status. What is on its way in counts for nothing yet, so few may be.
+// servePut stores a value and returns the HTTP status. Values that are being received don't count
+// towards MaxBytes, so their number is bounded by maxUploads.
 func (h *Handler) servePut(w http.ResponseWriter, r *http.Request, n name) int {
 	select {
 	case h.uploads <- struct{}{}:
@@ -118,7 +117,7 @@ func (h *Handler) servePut(w http.ResponseWriter, r *http.Request, n name) int {
 	return http.StatusOK
 }
 
-// limitedListener accepts no more connections than it has slots.
+// limitedListener bounds the number of open connections by its slots.
 type limitedListener struct {
 	net.Listener
 	slots chan struct{}

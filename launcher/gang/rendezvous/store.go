@@ -7,12 +7,12 @@ import (
 
 type name struct{ scope, key string }
 
-// store is safe for use by many at once.
+// store is safe for concurrent use.
 type store struct {
 	mu       sync.Mutex
 	values   map[string]map[string][]byte
-	sizes    map[string]int             // of announced scopes
-	finished map[string]map[string]bool // the ranks that have, in announced scopes
+	sizes    map[string]int             // number of ranks by announced scope
+	finished map[string]map[string]bool // ranks that have finished, by announced scope
 	keys     int
 	bytes    int
 }
@@ -28,7 +28,7 @@ func (s *store) getValue(n name) ([]byte, bool) {
 	return value, ok
 }
 
-// putValue reports whether there was room. The store keeps the value itself.
+// putValue returns false if the store is full. The store keeps the slice.
 func (s *store) putValue(n name, value []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *store) putValue(n name, value []byte) bool {
 	return true
 }
 
-// finishScope is a DELETE. One that is sent again counts once.
+// finishScope handles a DELETE. It is idempotent.
 func (s *store) finishScope(n name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,11 +81,11 @@ func (s *store) dropValue(n name) {
 	s.keys, s.bytes = s.keys-1, s.bytes-weightOf(n, value)
 }
 
-// weightOf is what a value takes up: names count too, or many with nothing behind them
-// would be free.
+// weightOf returns the bytes of a value and its names. Names count, so that many keys with empty values
+// are bounded too.
 func weightOf(n name, value []byte) int { return len(n.scope) + len(n.key) + len(value) }
 
-// limitedConn is a connection that gives its place back, once.
+// limitedConn is a connection that frees its slot when it is closed.
 type limitedConn struct {
 	net.Conn
 	once sync.Once
