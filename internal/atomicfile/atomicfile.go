@@ -1,8 +1,7 @@
-// Package atomicfile replaces files in one step: a reader sees the old content
-// or the new, never a part, and a writer that is killed leaves the old one.
+// Package atomicfile replaces files atomically: a reader sees the old content or the new one, never a part, and a
+// writer that is killed leaves the old one.
 //
-// It does not follow or protect against hostile paths: the directory must be
-// one that only trusted users can write to.
+// It doesn't protect against hostile paths: only trusted users may be able to write to the directory.
 package atomicfile
 
 import (
@@ -16,18 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options of [Write]. The zero value renames a temporary file of a random name
-// over the target and leaves it to the kernel when that reaches the disk.
+// Options of [Write]. The zero value renames a temporary file with a random name over the target without flushing.
 type Options struct {
-	// Sync flushes the file before it is renamed, and the directory afterwards,
-	// so that the new content survives a power failure. It is unnecessary where
-	// [Volatile] is true.
+	// Sync flushes the file before it is renamed, and the directory afterwards, so that the new content survives
+	// a power failure. It is unnecessary where [Volatile] is true.
 	Sync bool
-	// FixedTemp names the temporary file path + ".tmp" instead of at random. Only
-	// for callers that hold a lock on path: what a killed writer left is then
-	// overwritten by the next one and can't pile up.
+	// FixedTemp names the temporary file path + ".tmp", so that the next writer overwrites the temporary file of
+	// a writer that was killed. The caller must hold a lock on path.
 	FixedTemp bool
-	// Owner gives the file to somebody else; nil leaves it to this process's user.
+	// Owner is the owner of the new file; nil means this process's user.
 	Owner *Owner
 }
 
@@ -55,8 +51,8 @@ func Write(path string, data []byte, perm fs.FileMode, o Options) error {
 	return nil
 }
 
-// Volatile says that the directory is on a file system that a reboot empties
-// (tmpfs, ramfs). An error counts as no.
+// Volatile reports whether the directory is on a file system that a reboot empties (tmpfs, ramfs). It is false on
+// errors.
 func Volatile(dir string) bool {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -65,8 +61,7 @@ func Volatile(dir string) bool {
 	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC
 }
 
-// createTemp returns a descriptor and no os.File, which would be made ready for polling
-// first, as if files could be polled.
+// createTemp returns a descriptor instead of an os.File, which would first be registered with the poller.
 func createTemp(path string, fixed bool) (fd int, name string, err error) {
 	flags, name := unix.O_TRUNC, path+".tmp"
 	if !fixed {
@@ -123,8 +118,7 @@ func retryInterrupted(call func() error) error {
 	return err
 }
 
-// renameFile is os.Rename without its extra look at the target, which the kernel
-// takes itself: a directory isn't replaced by a file.
+// renameFile is os.Rename without its stat of the target: the kernel itself refuses to replace a directory.
 func renameFile(from, to string) error {
 	if err := unix.Rename(from, to); err != nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}

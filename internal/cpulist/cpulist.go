@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Max bounds the numbers of a list, so that a range can't be made huge.
+// Max bounds the numbers of a list, and so its length.
 const Max = 1 << 16
 
-// Parse returns the numbers of a list in the order in which it has them.
+// Parse returns the numbers of a list, in the order of the list.
 func Parse(list string) ([]int, error) {
 	var numbers []int
 	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
@@ -31,7 +31,7 @@ func Parse(list string) ([]int, error) {
 	return numbers, nil
 }
 
-// Format writes numbers as a list without ranges.
+// Format returns numbers in list format, without ranges.
 func Format(numbers []int) string {
 	text := make([]string, len(numbers))
 	for i, n := range numbers {

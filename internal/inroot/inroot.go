@@ -1,22 +1,17 @@
-// Package inroot opens and replaces files inside a directory tree that strangers
-// wrote, such as a container's root file system, without ever leaving it.
+// Package inroot opens and replaces files inside an untrusted directory tree, such as a container's root file
+// system, without ever leaving the tree.
 //
-// Every path is resolved by the kernel (openat2 with RESOLVE_IN_ROOT and
-// RESOLVE_NO_MAGICLINKS, Linux 5.6): "/" and ".." stop at the root, links are
-// followed inside it as they would be after a chroot, and links of procfs lead
-// nowhere. Nothing is joined, cleaned or checked as a string, and there is no
-// fallback for older kernels.
+// Every path is resolved by the kernel (openat2 with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS, Linux 5.6): "/" and
+// ".." stop at the root, links are followed inside it as after a chroot, and magic links of procfs are errors. No
+// path is joined, cleaned or checked as a string, and there is no fallback for older kernels.
 //
-// What is guaranteed, also while somebody changes the tree: a descriptor that was
-// returned belongs to something below the root, and names in a directory are
-// meant in the directory that was opened, wherever its path leads by then. Files
-// are opened only if they are regular and none of the kernel's (procfs, sysfs); a FIFO blocks nothing and a device is never
-// opened, for the kind is looked at through an O_PATH descriptor that is then
-// reopened.
+// Guarantees, also while the tree is changed: a returned descriptor belongs to a file below the root, and names are
+// resolved in the directory that was opened, even if its path changes. Only regular files that aren't in the
+// kernel's file systems (procfs, sysfs) are opened. A FIFO never blocks and a device is never opened, because the
+// file type is read from an O_PATH descriptor, which is then reopened.
 //
-// What is not guaranteed: mounts inside the tree are crossed, because the container sees them too;
-// and a process that can rename directories out of the tree (root of the host) can move an open
-// directory out of it.
+// Not guaranteed: mounts inside the tree are crossed, because the container sees them too; and a process that can
+// rename directories out of the tree (root of the host) can move an open directory out of it.
 package inroot
 
 import (
@@ -30,14 +25,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRegular: what should be a regular file is something else.
+// ErrNotRegular means that a path is not a regular file.
 var ErrNotRegular = errors.New("not a regular file")
 
-// ErrTooLarge: a file is larger than its reader allows.
+// ErrTooLarge means that a file is larger than the caller's limit.
 var ErrTooLarge = errors.New("too large")
 
-// OpenRoot opens a directory of the host to be used as a root. Its own path is
-// trusted, links in it are followed.
+// OpenRoot opens a directory of the host as a root. Its path is trusted: links in it are followed.
 func OpenRoot(path string) (*os.File, error) {
 	fd, err := retryInterrupted(func() (int, error) {
 		return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -48,8 +42,8 @@ func OpenRoot(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Open opens path below root with O_PATH: enough for Stat, as a base for other
-// calls, and never a side effect. flags may add O_NOFOLLOW or O_DIRECTORY.
+// Open opens path below root with O_PATH, which has no side effects and suffices for Stat and as a base for other
+// calls. flags may add O_NOFOLLOW or O_DIRECTORY.
 func Open(root *os.File, path string, flags int) (*os.File, error) {
 	return openFile(root, path, flags|unix.O_PATH)
 }
@@ -69,13 +63,13 @@ func OpenFile(root *os.File, path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// openRegular is OpenFile; name is for messages.
+// openRegular is OpenFile, but returns a descriptor and a name for messages.
 func openRegular(root *os.File, path string) (fd int, name string, err error) {
 	at, err := openDescriptor(root, path, unix.O_PATH)
 	if err != nil {
 		return -1, "", err
 	}
-	defer func() { _ = unix.Close(at) }() // an O_PATH descriptor has nothing to lose
+	defer func() { _ = unix.Close(at) }() // an O_PATH descriptor
 	name = describePath(root, path)
 	fd, err = reopenRegular(at)
 	if err != nil {
@@ -94,7 +88,7 @@ func Reopen(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// reopenRegular is Reopen.
+// reopenRegular is Reopen for descriptors.
 func reopenRegular(at int) (fd int, err error) {
 	kind, err := kindOf(at)
 	if err == nil && kind != unix.S_IFREG {
@@ -106,7 +100,7 @@ func reopenRegular(at int) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	// The descriptor names the inode that was looked at, whatever the path says now.
+	// The descriptor refers to the inode that was checked, whatever its path is by now.
 	return retryInterrupted(func() (int, error) {
 		return unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
@@ -146,13 +140,13 @@ func readAll(fd int, limit int64) ([]byte, error) {
 		if data = data[:len(data)+n]; int64(len(data)) > limit {
 			return nil, ErrTooLarge
 		}
-		if len(data) == cap(data) { // it grows meanwhile
+		if len(data) == cap(data) { // the file has grown
 			data = slices.Grow(data, len(data))
 		}
 	}
 }
 
-// Kind returns the type of what is at path, as in a mode's unix.S_IFMT.
+// Kind returns the file type of path, as in the unix.S_IFMT bits of a mode.
 func Kind(root *os.File, path string) (uint32, error) {
 	fd, err := openDescriptor(root, path, unix.O_PATH)
 	if err != nil {
@@ -162,8 +156,9 @@ func Kind(root *os.File, path string) (uint32, error) {
 	return kind, errors.Join(err, unix.Close(fd))
 }
 
-// checkStored refuses files of the kernel's own file systems, which a link of the tree can lead to where they are
-// mounted in it: reading some has side effects (/proc/kmsg), and the reader may read more than the tree's owner.
+// checkStored returns an error for files of the kernel's own file systems. Links of the tree can lead to them if they
+// are mounted in it. Reading some has side effects (/proc/kmsg), and this process may have more rights there than the
+// tree's owner.
 func checkStored(fd int) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
@@ -183,7 +178,7 @@ func kindOf(fd int) (uint32, error) {
 	return st.Mode & unix.S_IFMT, err
 }
 
-// openFile resolves path below root. The name of the file it returns is for messages.
+// openFile opens path below root. The name of the returned file is for messages only.
 func openFile(root *os.File, path string, flags int) (*os.File, error) {
 	fd, err := openDescriptor(root, path, flags)
 	if err != nil {
@@ -194,7 +189,8 @@ func openFile(root *os.File, path string, flags int) (*os.File, error) {
 
 func describePath(root *os.File, path string) string { return path + " in " + root.Name() }
 
-// openDescriptor returns a descriptor and no os.File, which would be looked at more closely.
+// openDescriptor opens path below root. It returns a descriptor instead of an os.File, which takes further system
+// calls.
 func openDescriptor(root *os.File, path string, flags int) (int, error) {
 	how := &unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC),
@@ -207,8 +203,8 @@ func openDescriptor(root *os.File, path string, flags int) (int, error) {
 	return fd, nil
 }
 
-// retryInterrupted repeats what a signal, or (EAGAIN, for a path with "..") a rename
-// elsewhere, interrupted. Who renames without end can make it fail, not wait.
+// retryInterrupted repeats a call that was interrupted by a signal, or by a concurrent rename (EAGAIN, for a path with
+// ".."). A process that renames without end makes it return an error, but not block.
 func retryInterrupted(call func() (int, error)) (fd int, err error) {
 	for range 128 {
 		if fd, err = call(); err != unix.EINTR && err != unix.EAGAIN { //nolint:errorlint // a plain errno

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owner is whom a new file belongs to.
+// Owner is the owner of a new file.
 type Owner struct{ UID, GID uint32 }
 
 // OwnerOf reads the owner of an open file.
@@ -22,10 +22,8 @@ func OwnerOf(f *os.File) (Owner, error) {
 	return Owner{st.Uid, st.Gid}, nil
 }
 
-// Replace writes a file of this name into the open directory in one step, with
-// exactly these permission bits. What had the name before is
-// replaced and never followed or opened; a directory isn't replaced. name must be
-// a single name.
+// Replace atomically replaces the file of this name in the open directory, with exactly these permission bits. An
+// existing file is neither followed nor opened; a directory isn't replaced. name must be a single path element.
 func Replace(dir *os.File, name string, data []byte, mode fs.FileMode, o Owner) (err error) {
 	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
 		return &fs.PathError{Op: "replace", Path: name, Err: unix.EINVAL}
@@ -50,7 +48,7 @@ func Replace(dir *os.File, name string, data []byte, mode fs.FileMode, o Owner) 
 	return setOwner(f, mode, o)
 }
 
-// Mkdir makes a directory in the open one, if there isn't anything of the name.
+// Mkdir creates a directory in the open one. An existing name is not an error, whatever its type.
 func Mkdir(dir *os.File, name string, mode fs.FileMode) error {
 	err := unix.Mkdirat(int(dir.Fd()), name, uint32(mode.Perm()))
 	if errors.Is(err, fs.ErrExist) {
@@ -70,7 +68,7 @@ func createFile(dir *os.File, name string) (*os.File, error) {
 
 func setOwner(f *os.File, mode fs.FileMode, o Owner) error {
 	if (o != Owner{uint32(os.Geteuid()), uint32(os.Getegid())}) {
-		// Who may not give files away writes its own: the file stays readable.
+		// A process that may not change owners keeps the file: it is still readable.
 		if err := f.Chown(int(o.UID), int(o.GID)); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// decoder reads s from index i on. A method that returns false has met something that is left
-// to encoding/json, be it valid or not.
+// decoder decodes s from index i on. A method that returns false has found something, valid or not, that encoding/json
+// has to handle.
 type decoder struct {
 	codec *Codec
 	s     []byte
@@ -123,7 +123,7 @@ func (d *decoder) readStruct(to reflect.Value) bool {
 	})
 }
 
-// readMembers calls readValue for each member of an object, when the decoder is at its value.
+// readMembers calls readValue for each member of an object, with the decoder at the member's value.
 func (d *decoder) readMembers(readValue func(key []byte) bool) bool {
 	if !d.accept('{') {
 		return false
@@ -200,8 +200,8 @@ func (d *decoder) readMap(to reflect.Value) bool {
 	})
 }
 
-// readQuoted consumes a string and returns what is between its quotes. plain: it has no
-// escapes and is valid UTF-8, so it stands for itself.
+// readQuoted consumes a string and returns the text between its quotes. plain means that the text has no escapes and is
+// valid UTF-8, so that it needn't be decoded.
 func (d *decoder) readQuoted() (text []byte, plain, ok bool) {
 	if d.i >= len(d.s) || d.s[d.i] != '"' {
 		return nil, false, false

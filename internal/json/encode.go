@@ -10,16 +10,15 @@ import (
 	"time"
 )
 
-// indent of one level, where the encoder writes lines.
+// indent is the indent of one level.
 const indent = "  "
 
-// encoder appends to b what encoding/json would write. A method that returns false has met
-// something that is left to encoding/json; what was written by then is discarded.
+// encoder appends the output of encoding/json to b. A method that returns false has found something that encoding/json
+// has to handle; b is then discarded.
 type encoder struct {
 	codec *Codec
 	b     []byte
-	// lines: each element and member is on a line of its own, which begins with prefix and an
-	// indent for each level.
+	// lines puts each element and member on a line of its own, which begins with prefix and an indent for each level.
 	lines  bool
 	prefix string
 	level  int
@@ -137,7 +136,7 @@ func (e *encoder) appendStruct(v reflect.Value) bool {
 	return true
 }
 
-// isEmpty is the rule of omitempty.
+// isEmpty reports whether omitempty omits a value.
 func isEmpty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map, reflect.String, reflect.Array:
@@ -208,7 +207,7 @@ func (e *encoder) appendString(s string) bool {
 	return true
 }
 
-// appendFloat leaves numbers that encoding/json writes with an exponent to it.
+// appendFloat returns false for numbers that encoding/json writes with an exponent.
 func (e *encoder) appendFloat(f float64) bool {
 	size := math.Abs(f)
 	if size != 0 && (size < 1e-6 || size >= 1e21) || math.IsNaN(f) {

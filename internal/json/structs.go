@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// structInfo is what the codec knows of a struct type.
+// structInfo describes a struct type.
 type structInfo struct {
 	of     reflect.Type
 	fields []field
-	// plain: values of the type can be handled without encoding/json.
+	// plain means that values of the type can be handled without encoding/json.
 	plain bool
 }
 
@@ -24,7 +24,7 @@ type field struct {
 	omitEmpty bool
 }
 
-// maxFields is how many fields the decoder can tell apart to find repeated keys.
+// maxFields is the number of fields for which the decoder can detect repeated keys.
 const maxFields = 64
 
 func (c *Codec) structInfo(t reflect.Type) *structInfo {
@@ -87,8 +87,8 @@ func (t *structInfo) matchesFold(name []byte) bool {
 	return false
 }
 
-// isPlainName reports whether JSON quotes the name of a member as it is. encoding/json ignores
-// names with a quote or a dollar sign in tags, or gives them another meaning.
+// isPlainName reports whether a name in a tag needs no escapes and is used by encoding/json unchanged. encoding/json
+// ignores or interprets other names.
 func isPlainName(name string) bool {
 	for i := range len(name) {
 		switch c := name[i]; {
@@ -100,7 +100,7 @@ func isPlainName(name string) bool {
 	return true
 }
 
-// hasJSONMethods is the function of that name for types other than structs, with a memory.
+// hasJSONMethods is the function of that name with a cache, for types other than structs.
 func (c *Codec) hasJSONMethods(t reflect.Type) bool {
 	if t.PkgPath() == "" || slices.Contains(c.plain, t) {
 		return false
@@ -132,5 +132,5 @@ func hasJSONMethods(t reflect.Type) bool {
 	return false
 }
 
-// isTime is true for the one type with methods of its own that the codec handles.
+// isTime reports whether t is time.Time, the only type with JSON methods that the codec handles.
 func isTime(t reflect.Type) bool { return t == reflect.TypeFor[time.Time]() }

@@ -22,7 +22,7 @@ type Holder struct {
 	PID int
 	// Start is when the process started, in clock ticks since the boot: see process.Start.
 	Start uint64
-	// Command is its command line, fit to be shown.
+	// Command is its command line, printable and shortened.
 	Command string
 	// State is Stopped (by a signal or a debugger), Frozen (by its cgroup), or Running.
 	State State
@@ -38,17 +38,17 @@ const (
 	Frozen  State = "frozen"
 )
 
-// String is "process 7 (berth alloc 1 true), which was started at 2026-05-04 12:00:00 and is stopped".
+// String returns a text such as "process 7 (berth alloc 1 true), which was started at 2026-05-04 12:00:00 and is stopped".
 func (h Holder) String() string {
 	since := time.Now().Add(-process.Age(h.Start))
 	return fmt.Sprintf("process %d (%s), which was started at %s and is %s", h.PID, h.Command, since.Format("2006-01-02 15:04:05"), h.State)
 }
 
-// HeldError says who holds a lock that others waited for. It is ErrBusy for errors.Is, and the
-// context's error if that ended the wait.
+// HeldError is the error of a wait for a lock that was held for too long. It Is ErrBusy, and Is the context's error if
+// that ended the wait.
 type HeldError struct {
 	Path string
-	// Holders that can be seen from this pid namespace.
+	// Holders are the holders in this pid namespace.
 	Holders []Holder
 	Waited  time.Duration
 	Err     error // the context's, nil if the lock's own limit was reached
@@ -68,7 +68,7 @@ func (e *HeldError) Unwrap() []error { return []error{ErrBusy, e.Err} }
 // namespace. Those that inherited the descriptor hold it too. The kernel lists the locks of a descriptor
 // in its fdinfo; /proc/locks names files by device numbers that stat(2) doesn't show on btrfs and overlayfs.
 func FindHolders(file os.FileInfo) (all []Holder) {
-	processes, _ := filepath.Glob("/proc/[0-9]*") // fails for bad patterns alone
+	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well-formed
 	for _, dir := range processes {
 		if !holdsLock(dir, file) {
 			continue
@@ -133,14 +133,14 @@ func readCommand(pid string) string {
 	return string(text)
 }
 
-// freezer is the tree of cgroup version 1 that freezes processes.
+// freezer is the mount point of the freezer controller of cgroup version 1.
 const freezer = "/sys/fs/cgroup/freezer"
 
-// Break ends the processes that hold the lock of a file or directory with SIGKILL if they are stopped or
-// frozen, or if they hold it for stuckAfter. It returns the processes that it has ended, none if the
-// lock is free or moves on by itself. The lock file stays. A missing file is no error.
+// Break kills the processes that hold the lock of a file or directory if they are stopped or frozen, or hold it for
+// stuckAfter. It returns the killed processes: none if the lock is free or changes its holder. The lock file stays. A
+// missing file is no error.
 //
-// isOwn says by its executable whether a process may be ended. A holder that may not be is a *HeldError.
+// isOwn reports whether a process with this executable may be killed. A holder that may not be killed is a *HeldError.
 func Break(path string, stuckAfter time.Duration, isOwn func(executable string) bool) ([]Holder, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -186,13 +186,13 @@ func Break(path string, stuckAfter time.Duration, isOwn func(executable string) 
 		case waited < stuckAfter+killTimeout || stuck:
 		case !seen:
 			return ended, &HeldError{Path: path, Waited: waited}
-		default: // it moves on
+		default: // the holders change
 			return ended, nil
 		}
 	}
 }
 
-// processID names a process for as long as the machine runs.
+// processID identifies a process until the machine is rebooted.
 type processID struct {
 	pid   int
 	start uint64
@@ -200,7 +200,8 @@ type processID struct {
 
 func (h Holder) id() processID { return processID{h.PID, h.Start} }
 
-// updateFirstSeen says when those that hold a lock now were seen first. Whoever doesn't hold it any more begins anew.
+// updateFirstSeen returns when each present holder was first seen in an unbroken series of calls. before is the result of
+// the previous call.
 func updateFirstSeen(before map[processID]time.Time, holders []Holder, now time.Time) map[processID]time.Time {
 	found := map[processID]time.Time{}
 	for _, h := range holders {
@@ -212,18 +213,18 @@ func updateFirstSeen(before map[processID]time.Time, holders []Holder, now time.
 	return found
 }
 
-// killTimeout is how long a process that was killed may take to be gone.
+// killTimeout bounds the wait for a process that was killed.
 const killTimeout = 10 * time.Second
 
 func containsHolder(all []Holder, h Holder) bool {
 	return slices.ContainsFunc(all, func(other Holder) bool { return other.id() == h.id() })
 }
 
-// ErrForeign says that a holder is none of the programs that Break may end.
+// ErrForeign means that Break may not kill a holder.
 var ErrForeign = errors.New("that is no program of berth's: end it, or have it go on, by hand")
 
-// endHolder kills just this process, if it still holds the lock. The kernel lets a frozen process of
-// cgroup version 1 end only where it isn't frozen.
+// endHolder kills a holder, if it still holds the lock. A process that is frozen by cgroup version 1 only ends when it
+// isn't frozen, so it is moved to the root of the freezer.
 func endHolder(h Holder, file os.FileInfo, isOwn func(string) bool) error {
 	fd, err := unix.PidfdOpen(h.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -232,7 +233,7 @@ func endHolder(h Holder, file os.FileInfo, isOwn func(string) bool) error {
 	if err != nil {
 		return fmt.Errorf("open process %d: %w", h.PID, err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // only a handle
+	defer unix.Close(fd) //nolint:errcheck // a pidfd
 	dir := "/proc/" + strconv.Itoa(h.PID)
 	program, err := os.Readlink(dir + "/exe")
 	if err != nil {
@@ -249,7 +250,7 @@ func endHolder(h Holder, file os.FileInfo, isOwn func(string) bool) error {
 	}
 	if h.State == Frozen {
 		if f, err := os.OpenFile(freezer+"/cgroup.procs", os.O_WRONLY, 0); err == nil {
-			_, _ = f.WriteString(strconv.Itoa(h.PID)) // it may be frozen by version 2
+			_, _ = f.WriteString(strconv.Itoa(h.PID)) // fails if the process is frozen by version 2
 			f.Close()
 		}
 	}

@@ -9,15 +9,13 @@
 // executes its program; where the next process must get the lock the moment it is given
 // up, call [Release] before closing.
 //
-// A lock says nothing about the path: the file may have been removed or replaced between
-// opening and locking it, and the next process then locks another file. Where files are
-// removed, the caller checks with [IsAt] once it has the lock, and starts again if the
-// path leads elsewhere. Files that are never removed need no check.
+// A lock doesn't protect the path: the file may be removed or replaced between opening and locking it, and the next
+// process then locks another file. Where files are removed, the caller checks with [IsAt] once it has the lock, and
+// starts again if the path leads elsewhere. Files that are never removed need no check.
 //
-// Anybody who can open a file can hold its lock for ever. Locks are therefore only taken
-// on files that other users cannot open. Waiting is limited, and the error names the holder: a
-// process can be stopped or frozen at any moment. Signals of the terminal that stop a process are
-// delayed while it holds a [Lock].
+// Every process that can open a file can hold its lock for ever. Locks are therefore only taken on files that other
+// users can't open. Waiting is limited, because a holder can be stopped or frozen at any moment, and the error names the
+// holder. Signals of the terminal that stop a process are delayed while it holds a [Lock].
 package lock
 
 import (
@@ -38,11 +36,11 @@ type Mode int
 // Modes of a lock: see flock(2).
 const (
 	Shared    Mode = unix.LOCK_SH // other holders of the shared lock
-	Exclusive Mode = unix.LOCK_EX // nobody
+	Exclusive Mode = unix.LOCK_EX // no other holder
 )
 
-// ErrBusy is what the functions that do not wait return, wrapped or as it is, when the lock is
-// held by another open file description.
+// ErrBusy means that another open file description holds the lock. Functions that don't wait return it, wrapped or
+// unchanged.
 const ErrBusy = unix.EWOULDBLOCK
 
 // While a process waits, it tries the lock at intervals that double from minPause up to briefPause, and then grow to a
@@ -53,23 +51,23 @@ const (
 	maxPause   = 20 * time.Millisecond
 )
 
-// Locks are held for milliseconds. Acquire gives up after maxWait if a holder is stopped or frozen, or has kept the lock for
-// half of that: the error names it. It waits for up to maxQueueWait for a lock that moves on, as in a rush. A context
-// with a deadline extends both for holders that work for longer, but not for those that are stopped or frozen.
+// Locks are normally held for milliseconds. Acquire gives up after maxWait if a holder is stopped or frozen, or has held
+// the lock for half of maxWait. It waits for up to maxQueueWait while the holders change. A context with a deadline extends
+// both limits, except for holders that are stopped or frozen.
 const (
 	maxWait      = 10 * time.Second
 	maxQueueWait = time.Minute
 )
 
-// Acquire locks an open file and waits until it has the lock, ctx ends, or the lock's limit is
-// reached; the error is then a *HeldError. A file that is locked already changes its mode, but not
-// atomically: the old lock is given up first.
+// Acquire locks an open file. It waits until it has the lock, ctx ends, or a limit is reached (maxWait, maxQueueWait); the
+// error is then a *HeldError. If the file is locked already, the mode changes, but not atomically: the old lock is released
+// first.
 func Acquire(ctx context.Context, fd int, m Mode) error {
 	return acquire(ctx, fd, func() error { return TryAcquire(fd, m) })
 }
 
-// Hold is Acquire, and delays signals that stop the process (DelayStop) from the moment that the lock is taken until
-// resume is called. While Hold waits they are not delayed. resume is never nil. It is for locks held for milliseconds.
+// Hold is Acquire, and delays signals that stop the process (DelayStop) from the moment that the lock is taken until resume
+// is called. While Hold waits, they are not delayed. resume is never nil. Hold is for locks that are held for milliseconds.
 func Hold(ctx context.Context, fd int, m Mode) (resume func(), err error) {
 	err = acquire(ctx, fd, func() error {
 		resume = DelayStop()
@@ -84,7 +82,7 @@ func Hold(ctx context.Context, fd int, m Mode) (resume func(), err error) {
 
 func acquire(ctx context.Context, fd int, try func() error) error {
 	began := time.Now()
-	next := began.Add(maxWait / 2) // when the holders are looked at
+	next := began.Add(maxWait / 2) // when the holders are checked next
 	var before []Holder
 	_, hasDeadline := ctx.Deadline()
 	for pause := minPause; ; pause = min(2*pause, max(briefPause, time.Since(began)/50), maxPause) {
@@ -108,7 +106,8 @@ func acquire(ctx context.Context, fd int, try func() error) error {
 	}
 }
 
-// isStuck reports whether the lock does not move on: a holder is stopped or frozen, or held it at the look before.
+// isStuck reports whether the wait is hopeless: a holder is stopped or frozen, or already held the lock at the previous
+// check (before), or the wait has taken maxQueueWait.
 func (e *HeldError) isStuck(before []Holder, hasDeadline bool) bool {
 	if slices.ContainsFunc(e.Holders, func(h Holder) bool { return h.State != Running }) {
 		return true
@@ -117,7 +116,7 @@ func (e *HeldError) isStuck(before []Holder, hasDeadline bool) bool {
 	return !hasDeadline && (stays || e.Waited >= maxQueueWait)
 }
 
-// newHeldError names the holders of an open file's lock.
+// newHeldError returns a HeldError with the holders of an open file's lock.
 func newHeldError(fd int, began time.Time, why error) *HeldError {
 	name := "/proc/self/fd/" + strconv.Itoa(fd)
 	path, err := os.Readlink(name)
@@ -134,8 +133,7 @@ func newHeldError(fd int, began time.Time, why error) *HeldError {
 // TryAcquire is Acquire without waiting: it returns ErrBusy if another holds the lock.
 func TryAcquire(fd int, m Mode) error { return flock(fd, int(m)|unix.LOCK_NB) }
 
-// Release gives the lock up for all duplicates of the descriptor. The only error is a bad
-// descriptor.
+// Release releases the lock of all duplicates of the descriptor. The only possible error is EBADF.
 func Release(fd int) error { return flock(fd, unix.LOCK_UN) }
 
 func flock(fd, how int) error {
@@ -146,13 +144,13 @@ func flock(fd, how int) error {
 	}
 }
 
-// Lock is a lock that is held for a moment. Signals that stop the process are delayed meanwhile.
+// Lock is a lock that is held for milliseconds. Signals that stop the process are delayed meanwhile.
 type Lock struct {
 	file   *os.File
 	resume func()
 }
 
-// Close gives the lock up. So does the end of the process.
+// Close releases the lock. So does the end of the process.
 func (l *Lock) Close() error {
 	err := l.file.Close()
 	l.resume()
@@ -160,7 +158,7 @@ func (l *Lock) Close() error {
 }
 
 // Create opens a lock file, which it creates if it is missing, and locks it as [Acquire] does.
-// It refuses a symbolic link. perm should let nobody else open the file.
+// A symbolic link is an error. perm should not let other users open the file.
 func Create(ctx context.Context, path string, perm fs.FileMode, m Mode) (*Lock, error) {
 	return openAndLock(ctx, path, os.O_RDWR|os.O_CREATE, perm, m)
 }

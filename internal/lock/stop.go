@@ -12,12 +12,11 @@ import (
 	"github.com/berth-gpu/berth/internal/process"
 )
 
-// stopDelay delays signals that stop this process, such as ^Z, while it holds a lock that others wait
-// for. The kernel delivers them to the process, so there is one for each process. SIGSTOP and the freezers
-// of cgroups cannot be delayed.
+// stopDelay delays signals that stop this process, such as SIGTSTP of ^Z, while it holds a lock. Dispositions of signals
+// belong to the process, so each process has one stopDelay. SIGSTOP and the freezers of cgroups can't be delayed.
 type stopDelay struct {
 	mu   sync.Mutex
-	free sync.Cond // no lock is held
+	free sync.Cond // held is 0
 	held int
 }
 
@@ -45,8 +44,8 @@ var stopSignals = sync.OnceValue(func() *stopDelay {
 	return d
 })
 
-// stopWhenFree stops the process by SIGSTOP in place of each signal: os/signal cannot have a
-// caught signal act by default. It goes on when the process does. As by default, an orphaned process group isn't stopped.
+// stopWhenFree stops the process with SIGSTOP for each signal, once no lock is held: os/signal can't execute the default
+// action of a caught signal. As with the default action, an orphaned process group isn't stopped.
 func (d *stopDelay) stopWhenFree(signals <-chan os.Signal) {
 	for range signals {
 		d.mu.Lock()
@@ -60,7 +59,8 @@ func (d *stopDelay) stopWhenFree(signals <-chan os.Signal) {
 	}
 }
 
-// stopProcess returns once the process goes on: a signal to the calling thread is delivered before the system call returns.
+// stopProcess stops the process and returns once it is continued: a signal to the calling thread is delivered before the
+// system call returns.
 func stopProcess() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -13,11 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MoveIn moves devices from the caller's network namespace into this one. A device
-// that isn't there is an error that Is [ErrMissing], a name that is taken inside one
-// that Is fs.ErrExist: both are known before anything is moved. On an error all devices
-// are where they were. A device that had been moved before the error is back with its
-// name, addresses and state, but not with its routes nor as a port of a bridge.
+// MoveIn moves devices from the caller's network namespace into this one. A missing device is an error that Is
+// [ErrMissing], and a name that is taken in this namespace an error that Is fs.ErrExist; both are detected before
+// anything is moved. After an error all devices are in the caller's namespace. A device that was moved before the error
+// has its name, addresses and state again, but not its routes, and it is no port of a bridge.
 func (n *Namespace) MoveIn(devices []Device) error {
 	if err := CheckDevices(devices); err != nil {
 		return err
@@ -38,7 +37,7 @@ func (n *Namespace) MoveIn(devices []Device) error {
 	return t.moveAllOrNone(list)
 }
 
-// transfer is the two sides of a move.
+// transfer has netlink sockets in the two namespaces of a move.
 type transfer struct {
 	*Namespace
 	here, there *netlink.Handle
@@ -60,16 +59,16 @@ func (t transfer) close() {
 	t.there.Close()
 }
 
-// moving is a device that is to be moved, as it was before.
+// moving is a device that is moved, with its properties from before the move.
 type moving struct {
 	Device
 	*netlink.LinkAttrs
 	addresses []netlink.Addr
-	target    string // its name inside
+	target    string // its name in the container's namespace
 }
 
-// inspect finds the device, reads what is to be kept, and chooses its name: one that is
-// free inside, and that none of the devices before has got.
+// inspect finds the device, reads its addresses, and chooses its name in the container's namespace: one that is neither
+// taken there nor chosen for a device in before.
 func (t transfer) inspect(d Device, before []moving) (m moving, err error) {
 	l, err := findLink(t.here, d.Host)
 	if err != nil {
@@ -124,8 +123,8 @@ func (t transfer) moveAllOrNone(list []moving) error {
 	return err
 }
 
-// moveAll moves all devices, and gives them their alternative names only then: the host's
-// name of one may be the name inside of another.
+// moveAll moves all devices and then sets their alternative names: the host's name of one device may be the new name of
+// another.
 func (t transfer) moveAll(list []moving) error {
 	for _, step := range []func(moving) error{t.moveDevice, t.keepHostName} {
 		for _, m := range list {
@@ -137,10 +136,9 @@ func (t transfer) moveAll(list []moving) error {
 	return nil
 }
 
-// moveDevice moves a device and sets its addresses again: the kernel drops them, and sets the
-// device down.
+// moveDevice moves a device, sets its addresses again and sets it up: the kernel removes addresses and sets it down.
 func (t transfer) moveDevice(m moving) error {
-	// Its own name can't be an alternative one as well.
+	// A name can't be both name and alternative name of an interface.
 	if m.LinkAttrs.Name != m.target && m.Host == m.target {
 		if err := t.here.LinkDelAltName(&netlink.Device{LinkAttrs: *m.LinkAttrs}, m.Host); err != nil {
 			return fmt.Errorf("remove its alternative name: %w", err)
@@ -152,8 +150,8 @@ func (t transfer) moveDevice(m moving) error {
 	return setUpLink(t.there, m.target, m.addresses, true)
 }
 
-// moveBack brings a device back that has been moved, in full or half. It is recognised by
-// its hardware address. A device that never left needs nothing.
+// moveBack moves a device back to the host's namespace, however far its move had got. The device is identified by its
+// hardware address. A device that is still in the host's namespace stays.
 func (t transfer) moveBack(m moving) error {
 	if l, err := findLink(t.here, m.LinkAttrs.Name); err == nil && l.Attrs().Index == m.Index {
 		return t.restoreAltName(m)
@@ -163,8 +161,8 @@ func (t transfer) moveBack(m moving) error {
 		if err != nil || !bytes.Equal(l.Attrs().HardwareAddr, m.HardwareAddr) {
 			continue
 		}
-		// Its own name, which it gets back, can't be an alternative one as well.
-		_ = t.there.LinkDelAltName(l, m.LinkAttrs.Name) // mostly it isn't
+		// A name can't be both name and alternative name of an interface.
+		_ = t.there.LinkDelAltName(l, m.LinkAttrs.Name) // mostly there is no such alternative name
 		if err := moveLink(t.file, t.own, l.Attrs().Index, m.LinkAttrs.Name); err != nil {
 			return fmt.Errorf("bring network device %s back: %w", m.Host, err)
 		}
@@ -176,7 +174,7 @@ func (t transfer) moveBack(m moving) error {
 	return fmt.Errorf("bring network device %s back: %w", m.Host, ErrMissing)
 }
 
-// restoreAltName puts the host's name back on a device that it was an alternative name of.
+// restoreAltName restores the alternative name that moveDevice has removed.
 func (t transfer) restoreAltName(m moving) error {
 	if m.LinkAttrs.Name == m.target || m.Host != m.target {
 		return nil
@@ -184,9 +182,8 @@ func (t transfer) restoreAltName(m moving) error {
 	return addAltName(t.here, m.LinkAttrs.Name, m.Host)
 }
 
-// keepHostName makes the host's name an alternative name of the device inside, so that the
-// device is found by it when it is back. That is impossible, and no error, where the
-// container has another interface of this name.
+// keepHostName makes the host's name an alternative name of the device, by which the device is found when it is back. It is
+// no error if another interface of the container has this name.
 func (t transfer) keepHostName(m moving) error {
 	if m.target == m.Host {
 		return nil

@@ -1,19 +1,15 @@
 // Package netdev moves network interfaces and RDMA devices of the host into the network
 // namespace of a container that is being created.
 //
-// It does what the OCI runtime specification 1.3 says of linux.netDevices: an
-// interface gets its name inside in the same step, keeps its permanent addresses of
-// global scope, and is up afterwards. Routes and addresses of another kind, which are
-// the host's, are lost. Either all interfaces are moved or none: if one can't be moved,
-// those before it go back with their addresses.
+// It implements linux.netDevices of the OCI runtime specification 1.3: an interface is moved and renamed in one step, keeps
+// its permanent addresses of global scope, and is up afterwards. Routes and other addresses are lost. Either all interfaces
+// are moved or none: if one can't be moved, those before it are moved back with their addresses.
 //
-// Nothing in berth brings an interface back when the container has ended. The kernel
-// does so with hardware when the namespace ends. That may be later than the container
-// (a pod's namespace), and it is a moment after the last process in any case: see
-// [AwaitDevices]. The interface comes back without addresses, under the name that it had
-// in the container, or as "dev<index>" if that is taken. So that the host's name still
-// finds it, that name becomes an alternative one of it. Virtual interfaces (veth,
-// macvlan) end with the namespace.
+// berth doesn't move an interface back when the container has ended. The kernel moves hardware interfaces back when the
+// namespace ends. That may be later than the container (a pod's namespace), and is always shortly after the last process:
+// see [AwaitDevices]. The interface comes back without addresses, with the name that it had in the container, or as
+// "dev<index>" if that name is taken. The host's name becomes an alternative name of the interface, so that it is still
+// found. Virtual interfaces (veth, macvlan) end with the namespace.
 //
 // The host's network namespace is the caller's, as a runtime's hooks have it.
 //
@@ -40,9 +36,9 @@ import (
 const altNameSize = 128
 
 var (
-	// ErrMissing: the host has no such interface.
+	// ErrMissing means that the host has no such interface.
 	ErrMissing = errors.New("it isn't in the host's network namespace")
-	// ErrShared: the container is in the host's network namespace.
+	// ErrShared means that the container is in the host's network namespace.
 	ErrShared = errors.New("the container has the host's network namespace, and none of its own")
 )
 
@@ -50,12 +46,11 @@ var (
 type Device struct {
 	// Host may be an alternative name.
 	Host string
-	// Name may end in "%d": the first number that is free. "" stands for Host.
+	// Name may end in "%d", which is replaced by the first free number. "" means Host.
 	Name string
 }
 
-// SortDevices makes a list of devices of names on the host and their names inside, ordered
-// by the former.
+// SortDevices returns the devices of a map from names on the host to names in the container, sorted by the former.
 func SortDevices(names map[string]string) (all []Device) {
 	for _, host := range slices.Sorted(maps.Keys(names)) {
 		all = append(all, Device{host, names[host]})
@@ -63,7 +58,7 @@ func SortDevices(names map[string]string) (all []Device) {
 	return all
 }
 
-// CheckDevices says what is wrong with the names of devices. It looks at nothing else.
+// CheckDevices returns an error for invalid or repeated names. It doesn't check that the devices exist.
 func CheckDevices(devices []Device) error {
 	hosts, names := map[string]bool{}, map[string]bool{}
 	for _, d := range devices {
@@ -89,19 +84,18 @@ func (d Device) nameInside() string {
 	return d.Name
 }
 
-// isValidName is the kernel's rule for names; size counts the NUL at the end.
+// isValidName reports whether the kernel accepts a name; size includes the NUL at the end.
 func isValidName(name string, size int) bool {
 	return name != "" && len(name) < size && name != "." && name != ".." &&
 		!strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || r <= ' ' || r == 0x7f })
 }
 
-// returnTime is how long hardware may take to come back: the kernel takes a namespace
-// down some time after its last process, and closes the device first.
+// returnTime bounds the wait for hardware to come back: the kernel removes a namespace some time after its last process,
+// and closes the device first.
 const returnTime = 2 * time.Second
 
-// AwaitDevices returns when all the devices are in the caller's network namespace. One
-// that is missing for seconds, and not only on its way back from a container that has
-// just ended, is an error that Is [ErrMissing].
+// AwaitDevices waits until all devices are in the caller's network namespace: they may be on their way back from a container
+// that has just ended. A device that is missing for returnTime is an error that Is [ErrMissing].
 func AwaitDevices(ctx context.Context, devices []Device) error {
 	if err := CheckDevices(devices); err != nil {
 		return err
@@ -111,8 +105,7 @@ func AwaitDevices(ctx context.Context, devices []Device) error {
 	return awaitDevices(ctx, devices)
 }
 
-// awaitDevices asks again and again: a namespace that ends sends no event by which the
-// caller's could know of it.
+// awaitDevices polls, because the end of another namespace sends no event to the caller's.
 func awaitDevices(ctx context.Context, devices []Device) error {
 	here, err := OpenRoutes()
 	if err != nil {

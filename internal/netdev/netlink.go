@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RetryDump calls a list function of the netlink library again as long as the kernel says
-// that the list changed while it was read. After many tries it returns the library's error.
+// RetryDump repeats a list function of the netlink library while the kernel reports that the list has changed during the
+// call. After 100 attempts it returns the library's error.
 func RetryDump[T any](list func() ([]T, error)) (all []T, err error) {
 	const attempts, pause = 100, 100 * time.Microsecond
 	for i := range time.Duration(attempts) {
@@ -81,8 +81,7 @@ func moveLink(from, to *os.File, index int, name string) error {
 	return err
 }
 
-// settableFlags are the flags of an address that are set from outside; the others are
-// its state.
+// settableFlags are the flags of an address that users set; the others are its state.
 const settableFlags = unix.IFA_F_NODAD | unix.IFA_F_HOMEADDRESS | unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MCAUTOJOIN
 
 // keptAddresses lists the addresses of an interface that move with it, as they are to be
@@ -98,14 +97,14 @@ func keptAddresses(kernel *netlink.Handle, l netlink.Link) (kept []netlink.Addr,
 			continue
 		}
 		if a.Broadcast == nil {
-			a.Broadcast = net.IPv4zero // or the library makes one up
+			a.Broadcast = net.IPv4zero // otherwise the library computes a broadcast address
 		}
 		kept = append(kept, netlink.Addr{IPNet: a.IPNet, Peer: a.Peer, Broadcast: a.Broadcast, Flags: a.Flags & settableFlags})
 	}
 	return kept, nil
 }
 
-// setUpLink gives an interface that has just arrived its addresses, and sets it up.
+// setUpLink sets the addresses of an interface that was moved, and with up sets it up.
 func setUpLink(kernel *netlink.Handle, name string, addresses []netlink.Addr, up bool) error {
 	l, err := findLink(kernel, name)
 	if err != nil {

@@ -12,18 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoRDMA: the kernel has no RDMA.
+// ErrNoRDMA means that the kernel has no RDMA.
 var ErrNoRDMA = errors.New("the kernel has no RDMA (ib_core isn't loaded)")
 
-// MoveInRDMA moves RDMA devices from the caller's network namespace into this one, and the
-// network interfaces that they have their addresses from, all or none. Devices that are in
-// this namespace already stay: several containers share a namespace, and each asks. A
-// device that is missing on the host is awaited for two seconds, as it may be on its way
-// back from a container.
+// MoveInRDMA moves RDMA devices, and the network interfaces from which they have their addresses, from the caller's network
+// namespace into this one, all or none. Devices that are already in this namespace stay: containers that share a namespace
+// each call it. It waits up to two seconds for a missing device, which may be on its way back from a container.
 //
-// It is for machines in RDMA's exclusive mode, in which a device is in one namespace, and
-// goes back to the first one when that namespace ends. In shared mode every namespace may
-// use every device.
+// It is for machines in RDMA's exclusive mode, in which a device is in one namespace, and returns to the first one when
+// that namespace ends. In shared mode every namespace may use every device.
 func (n *Namespace) MoveInRDMA(links, interfaces []string) error {
 	deadline := time.Now().Add(returnTime)
 	for {
@@ -59,7 +56,7 @@ func (n *Namespace) tryMoveInRDMA(links, interfaces []string) error {
 	return nil
 }
 
-// missingRDMA leaves out the RDMA devices that are in the namespace.
+// missingRDMA returns the RDMA devices that are not in the namespace.
 func (n *Namespace) missingRDMA(names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -76,7 +73,7 @@ func (n *Namespace) missingRDMA(names []string) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return have[name] != nil }), nil
 }
 
-// missingInterfaces leaves out the interfaces that are in the namespace.
+// missingInterfaces returns the interfaces that are not in the namespace.
 func (n *Namespace) missingInterfaces(names []string) (missing []Device, err error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -107,7 +104,7 @@ func openRDMA(ns *os.File) (*netlink.Handle, error) {
 	return kernel, err
 }
 
-// rdmaSocket is what is needed of a netlink.Handle.
+// rdmaSocket has the methods of netlink.Handle that are used, for tests.
 type rdmaSocket interface {
 	RdmaLinkList() ([]*netlink.RdmaLink, error)
 	RdmaLinkSetNsFd(*netlink.RdmaLink, uint32) error

@@ -1,5 +1,5 @@
-// Package printable makes text fit for a terminal. Images, registries and engines' users choose
-// names, commands and messages, and a terminal obeys the control characters in them.
+// Package printable escapes untrusted text for terminals. Names, commands and messages of images, registries and engines'
+// users can contain control characters, which terminals interpret.
 package printable
 
 import (
@@ -26,16 +26,16 @@ func Escape(text string) string {
 	return b.String()
 }
 
-// maxLine bounds a line, in bytes: a path can be as long as its owner likes.
+// maxLine bounds a line, in bytes.
 const maxLine = 8 << 10
 
-// Line is Escape for one line: white space, line breaks too, becomes one space. The middle of
-// a text of more than 8 KiB is left out.
+// Line is Escape for one line: each run of white space, including line breaks, becomes one space. The middle of a text of
+// more than 8 KiB is omitted.
 func Line(text string) string {
 	line := Escape(strings.Join(strings.Fields(text), " "))
 	if len(line) <= maxLine {
 		return line
 	}
-	// What is cut in the middle of a character is dropped.
+	// ToValidUTF8 drops characters that were cut.
 	return strings.ToValidUTF8(line[:maxLine/2], "") + " … " + strings.ToValidUTF8(line[len(line)-maxLine/2:], "")
 }

@@ -8,18 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnknownExit: a process has ended, and its kernel doesn't tell how.
+// ErrUnknownExit means that a process has ended and the kernel doesn't report how.
 var ErrUnknownExit = errors.New("how it ended isn't known")
 
-// Wait waits until the process of the descriptor has ended and says how, for one that
-// isn't this process's child. The descriptor must have been made while it lived. The
-// error Is ErrUnknownExit where that can't be told.
+// Wait waits for the end of a process that isn't this process's child, and returns its status. The pidfd must have been
+// opened while the process lived. The error Is ErrUnknownExit if the status can't be determined.
 func Wait(proc string, pidfd, pid int) (unix.WaitStatus, error) {
 	if err := waitEnded(pidfd, -1); err != nil {
 		return 0, err
 	}
-	// The kernel keeps the exit code from when the parent waits for the process. Until then procfs
-	// has it.
+	// PIDFD_INFO_EXIT has the status once the parent has waited for the process. Before that procfs has it.
 	for range 200 {
 		if status, ok := exitInfo(pidfd); ok {
 			return status, nil
@@ -32,7 +30,7 @@ func Wait(proc string, pidfd, pid int) (unix.WaitStatus, error) {
 	return 0, ErrUnknownExit
 }
 
-// waitEnded waits until the process has ended; 0 doesn't wait.
+// waitEnded waits until the process has ended. timeout is in milliseconds, -1 means for ever.
 func waitEnded(pidfd, timeout int) error {
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
@@ -43,7 +41,7 @@ func waitEnded(pidfd, timeout int) error {
 	}
 }
 
-// exitInfo asks the kernel (Linux 6.15).
+// exitInfo returns the status from the pidfd (Linux 6.15). It is false if the kernel doesn't have it.
 func exitInfo(pidfd int) (unix.WaitStatus, bool) {
 	i := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 	err := unix.IoctlPidfdInfo(pidfd, &i)

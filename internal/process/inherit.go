@@ -33,7 +33,7 @@ func setCloseOnExec(first int) error {
 		if err != nil || fd < first {
 			continue
 		}
-		// One that is closed meanwhile was another goroutine's, and Go's.
+		// A descriptor that was closed meanwhile was opened by Go, with close-on-exec.
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil && !errors.Is(err, unix.EBADF) {
 			return err
 		}

@@ -1,5 +1,4 @@
-// Package process names a process for good: a pid alone can be reused, a pid and the
-// time at which the process started can't.
+// Package process reads procfs and identifies processes by pid and start time: a pid alone can be reused.
 package process
 
 import (
@@ -24,11 +23,11 @@ func Start(proc string, pid int) (ticks uint64, err error) {
 	return s.Start, err
 }
 
-// Age is how long ago a process started whose Start that is.
+// Age returns how long ago a process started, given the result of Start. It is 0 on errors.
 func Age(start uint64) time.Duration {
 	offset, err := ReadBootOffset("/proc")
 	if err != nil {
-		return 0 // never on kernels that have pidfds
+		return 0 // doesn't happen on kernels with pidfds
 	}
 	uptime, err := offset.HostUptime()
 	if err != nil {
@@ -80,14 +79,14 @@ func Parent(proc string, pid int) (int, error) {
 	return strconv.Atoi(fields[parentField])
 }
 
-// HostRoot reports whether this process is root of the machine, by procfs mounted at proc:
-// root of a user namespace has no say over the machine's devices and cgroups.
+// HostRoot reports whether this process is root of the machine. Root of a user namespace has no rights on the machine's
+// devices and cgroups. proc is where procfs is mounted.
 func HostRoot(proc string) (bool, error) {
 	ids, err := smallfile.Read(proc+"/self/uid_map", maxStat)
 	return os.Geteuid() == 0 && isIdentityMap(string(ids)), err
 }
 
-// isIdentityMap says that each user is itself, as outside of all user namespaces.
+// isIdentityMap reports whether a uid_map maps each user to itself, as outside of all user namespaces.
 func isIdentityMap(ids string) bool {
 	return slices.Equal(strings.Fields(ids), []string{"0", "0", "4294967295"})
 }
@@ -108,8 +107,7 @@ func HandlesSignal(proc string, pid int, signal int) bool {
 	return err == nil && isHandled(string(status), signal)
 }
 
-// forkNoExec is PF_FORKNOEXEC of the kernel's linux/sched.h: the process came of a fork,
-// and has become no other program since.
+// forkNoExec is PF_FORKNOEXEC of the kernel's linux/sched.h: the process was forked and hasn't executed a program since.
 const forkNoExec = 0x40
 
 // hasExecuted reports whether a process runs the program that it was made for, as far as can be
@@ -123,7 +121,7 @@ func hasExecuted(proc string, pid int) bool {
 	return err != nil || flags&forkNoExec == 0
 }
 
-// maxStatus is more than /proc/PID/status has, which lists groups and NUMA nodes, and /proc/PID/cgroup.
+// maxStatus bounds /proc/PID/status, which lists groups and NUMA nodes, and /proc/PID/cgroup, in bytes.
 const maxStatus = 1 << 20
 
 func isHandled(status string, signal int) bool {

@@ -16,7 +16,7 @@ import (
 type Stat struct {
 	// Start is when the process started, in clock ticks since the host's boot.
 	Start uint64
-	// Dead: no thread of the process runs. The first thread alone may end earlier.
+	// Dead means that no thread of the process runs. The first thread alone may end earlier.
 	Dead bool
 }
 
@@ -42,7 +42,7 @@ func readStat(proc string, pid int) (Stat, error) {
 	return ReadStat(proc, pid, func() (BootOffset, error) { return ReadBootOffset(proc) })
 }
 
-// maxStat is more than /proc/PID/stat ever has.
+// maxStat bounds /proc/PID/stat, in bytes.
 const maxStat = 4 << 10
 
 // Indexes in the result of readFields: the numbers of proc_pid_stat(5) less 3.

@@ -1,6 +1,5 @@
-// Package projectquota bounds what directories may hold together, by the project quotas of ext4
-// and XFS: each directory belongs to a project, what is made in it belongs to the same, and the
-// kernel refuses (EDQUOT, or ENOSPC) what goes beyond the project's limit.
+// Package projectquota bounds the total size of directories by the project quotas of ext4 and XFS: the directories belong
+// to a project, new files in them inherit it, and writes beyond the project's limit fail with EDQUOT or ENOSPC.
 //
 // Linux 5.14 is needed, for quotactl_fd. In the first user namespace the kernel lets the owner of
 // a file leave the project (FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, file_setattr; fileattr_set_prepare
@@ -16,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported reports a file system on which nothing can be bounded.
+// ErrUnsupported means that a file system has no project quotas.
 var ErrUnsupported = errors.New("no project quotas")
 
 // Projects of this package. A project is free when it has neither a limit nor files.
@@ -25,9 +24,8 @@ const (
 	lastProject  = 1<<31 - 1
 )
 
-// Limit puts empty directories of one file system into a new project, which can have at most so
-// many bytes, rounded up to KiB. The error Is ErrUnsupported, and says why and what would help,
-// where the file system can't.
+// Limit puts empty directories of one file system into a new project with a limit in bytes, rounded up to KiB. If the file
+// system has no project quotas, the error Is ErrUnsupported and says what is needed.
 func Limit(bytes int64, dirs ...string) error {
 	for _, dir := range dirs {
 		if err := checkSupport(dir); err != nil {
@@ -49,8 +47,8 @@ func Limit(bytes int64, dirs ...string) error {
 	return nil
 }
 
-// Release lifts the limit of the project of a directory, if this package has made it: a project
-// without files and limit takes no room. It does nothing where there is no project.
+// Release removes the limit of a directory's project, if this package has created it. A project without files and limit is
+// free again. A directory without a project is not an error.
 func Release(dir string) error {
 	project, err := projectOf(dir)
 	if err != nil || project < firstProject || project > lastProject {
@@ -75,8 +73,8 @@ const (
 	flagInherits = 0x200                       // FS_XFLAG_PROJINHERIT
 )
 
-// The ioctls by which a file's owner changes its project, and by which the owner of a directory
-// changes whether what is made in it belongs to the same: FS_IOC_FSSETXATTR and FS_IOC_SETFLAGS.
+// The ioctls by which the owner of a file changes its project, and by which the owner of a directory changes whether new
+// files inherit its project: FS_IOC_FSSETXATTR and FS_IOC_SETFLAGS.
 const (
 	SetAttributes = setAttr
 	SetFlags      = 0x40086602
@@ -114,13 +112,13 @@ func checkSupport(dir string) error {
 	return nil
 }
 
-// hasQuotactlFD reports whether the kernel knows the call.
+// hasQuotactlFD reports whether the kernel has quotactl_fd.
 func hasQuotactlFD() bool {
 	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, ^uintptr(0), 0, 0, 0, 0, 0)
 	return errno != unix.ENOSYS
 }
 
-// newProject finds one that is free. Nobody else takes one of a billion at the same moment.
+// newProject returns a random free project. There are a billion of them, so that two processes don't choose the same one.
 func newProject(dir string) (uint32, error) {
 	for range 100 {
 		project := firstProject + rand.Uint32N(lastProject-firstProject+1)
@@ -137,7 +135,7 @@ func newProject(dir string) (uint32, error) {
 
 func readQuota(dir string, project uint32) (q dqblk, err error) {
 	err = quotactl(dir, cmdGetQuota, project, unsafe.Pointer(&q))
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) { // XFS has never heard of it
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) { // XFS has no quota for the project
 		err = nil
 	}
 	return q, err

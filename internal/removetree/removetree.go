@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDepth is how many levels a tree has below each entry of its root once it is flattened.
+// maxDepth is the maximum depth of the tree below each entry of its root after flatten.
 const maxDepth = 32
 
 // RemoveAll is os.RemoveAll for trees of any depth, whatever is immutable or append-only in them: a missing
@@ -37,7 +37,7 @@ func flatten(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close() //nolint:errcheck // Nothing is written through it.
+	defer root.Close() //nolint:errcheck // a directory
 	top, err := root.Stat(".")
 	if err != nil {
 		return err
@@ -55,8 +55,8 @@ func flatten(dir string) error {
 	return nil
 }
 
-// flattenBelow goes through a directory as flatten does. It returns the new names of what it has moved to the top. Names
-// can be any bytes, so not those of io/fs.
+// flattenBelow is flatten for one directory. It returns the new names of the directories that it has moved to the top.
+// fs.WalkDir isn't used, because names can be any bytes.
 func flattenBelow(root *os.Root, dir string, depth int) (moved []string, err error) {
 	f, err := root.Open(dir)
 	if err != nil {

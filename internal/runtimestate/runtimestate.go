@@ -2,9 +2,8 @@
 // state.json and crun's status, in a directory per container below the runtime's state
 // directory.
 //
-// It only reads, and believes nothing: a record may be of a container that has ended, and a
-// process must be compared with its start time before it counts. What is absent, too large
-// or unreadable is no record.
+// Records may be of containers that have ended: callers must compare the process's start time. Missing, too large and
+// unreadable files are skipped.
 package runtimestate
 
 import (
@@ -26,9 +25,9 @@ type Container struct {
 	// PID and Start identify the container's init; Start is in clock ticks since boot.
 	PID   int
 	Start uint64
-	// CgroupDirs are runc's: the directories by controller, that of version 2 under "".
+	// CgroupDirs has the cgroup's directories by controller, that of version 2 under "". Only runc records them.
 	CgroupDirs map[string]string
-	// CgroupPath is crun's: the path below the mount point.
+	// CgroupPath is the cgroup's path below the mount point. Only crun records it.
 	CgroupPath string
 	// Bundle is the directory of config.json, "" if it isn't known.
 	Bundle string
@@ -37,12 +36,11 @@ type Container struct {
 // MaxSpec is the most bytes of a bundle's config.json that berth reads. Engines write 10 to 100 kB.
 const MaxSpec = 16 << 20
 
-// maxState is more than any record has. Into state.json runc writes the whole config.json, with each
-// character escaped by up to six.
+// maxState bounds a record, in bytes. runc's state.json contains the whole config.json, with each character escaped by up
+// to six.
 const maxState = 8 * MaxSpec
 
-// Read reads the records of a container: that of runc and that of crun, as far as they are
-// there.
+// Read reads the records of a container: those of runc and crun that exist.
 func Read(root, id string) (all []Container) {
 	if id == "" || id == "." || id == ".." || strings.ContainsRune(id, '/') {
 		return nil

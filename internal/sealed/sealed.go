@@ -1,10 +1,8 @@
-// Package sealed opens programs for execution such that no process that runs them can
-// write to them.
+// Package sealed opens programs for execution such that no process that runs them can write to them.
 //
-// A container runtime has to see to this itself, for its process is in the container for
-// a moment, and through /proc it can be reached there: crun makes a read-only mount of
-// itself and executes itself from there, which is a quarter of the time in which it runs a
-// container. It leaves that out if it finds itself on one.
+// The process of a container runtime is in the container for a moment, where other processes can open its program through
+// /proc (CVE-2019-5736). crun therefore executes itself again from a read-only mount, which takes a quarter of the time in
+// which it runs a container. It doesn't if it is already on a read-only mount.
 package sealed
 
 import (
@@ -16,16 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens the program at path as a descriptor that can be executed and nothing else.
-// Its mount is read-only and in no namespace, so nobody can make it writable again. It
-// needs Linux 5.12 and the right to mount. A script is refused: its interpreter would
-// look for the descriptor, which is closed by then.
+// Open opens the program at path as a descriptor that can only be executed. Its mount is read-only and in no namespace, so
+// no process can make it writable. It needs Linux 5.12 and the right to mount. A script is an error: its interpreter would
+// open the descriptor, which is closed by then.
 func Open(path string) (*os.File, error) {
 	tree, err := cloneReadOnly(path)
 	if err != nil {
 		return nil, err
 	}
-	// Closing it takes the mount out of its namespace, whoever else still uses it.
+	// Closing the descriptor of open_tree detaches the mount; the other descriptor keeps it alive.
 	defer tree.Close()
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", tree.Fd()), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -34,9 +31,8 @@ func Open(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Mount makes the program at path appear read-only at an existing file, in the mount
-// namespace of the calling thread. Nobody can write to the program through it who can't
-// change mounts there. Requirements and refusals are those of Open.
+// Mount bind-mounts the program at path read-only on an existing file, in the mount namespace of the calling thread. Only
+// processes that may change mounts there can make it writable. Requirements and errors are those of Open.
 func Mount(path, at string) error {
 	tree, err := cloneReadOnly(path)
 	if err != nil {
@@ -67,8 +63,7 @@ func cloneReadOnly(path string) (*os.File, error) {
 	return tree, nil
 }
 
-// Path is where a child of this process finds the program, whatever becomes of its own
-// descriptors.
+// Path returns a path of the program that stays valid in children of this process, which don't inherit the descriptor.
 func Path(program *os.File) string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), program.Fd())
 }

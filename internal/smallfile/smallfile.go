@@ -1,8 +1,7 @@
-// Package smallfile reads what the kernel says about itself in small files and
-// directories, with few system calls: a container's start reads several of them
-// and has a millisecond for everything.
+// Package smallfile reads small files and lists directories with few system calls: a container's start reads several files
+// of procfs and sysfs within a millisecond.
 //
-// It is for trusted trees (proc, sys) and never for a path of a container.
+// It is for trusted directories, such as those of procfs, sysfs and berth, and never for a path of a container.
 package smallfile
 
 import (
@@ -51,7 +50,7 @@ func Int(path string) (int, error) {
 	return n, nil
 }
 
-// Names lists a directory, sorted. One that isn't there is empty.
+// Names returns the sorted names in a directory. A missing directory is empty.
 func Names(dir string) ([]string, error) {
 	fd, err := openFile(dir, unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +70,7 @@ func Names(dir string) ([]string, error) {
 // ReadFD reads an open file from its offset to its end. size is the expected number of bytes, 0 if
 // unknown; it only sizes the buffer.
 func ReadFD(fd int, size int64, limit int) ([]byte, error) {
-	// Most files of the kernel are shorter. One byte more shows the end without growing.
+	// Most files of the kernel are shorter. One more byte of capacity detects the end without growing.
 	const usual = 511
 	data := make([]byte, 0, min(max(size, usual), int64(limit))+1)
 	for {

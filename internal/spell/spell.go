@@ -1,5 +1,4 @@
-// Package spell finds the known word that a typed one is most likely meant to be, and quotes what
-// was typed.
+// Package spell finds the known word that is nearest to a mistyped one, and quotes untrusted words.
 package spell
 
 import (
@@ -7,9 +6,9 @@ import (
 	"strings"
 )
 
-// Nearest returns the known word with the fewest edits to the typed one, the first of several,
-// "" if even that one takes more than two, or more than half of the typed word's letters. An
-// edit inserts, deletes or replaces a letter, or swaps two neighbours. Case does not count.
+// Nearest returns the known word with the fewest edits to the typed one, the first of several. It returns "" if that takes
+// more than two edits, or more than half of the typed word's letters. An edit inserts, deletes or replaces a letter, or
+// swaps two adjacent letters. Case doesn't count.
 func Nearest(typed string, known []string) string {
 	best, fewest := "", min(2, len(typed)/2)+1
 	for _, k := range known {

@@ -79,9 +79,8 @@ type Pair struct{ Runtime, Cgroup string }
 // RunsAll reports whether BERTH_TEST_ALL=1 asks for the tests in full, as CI does.
 func RunsAll() bool { return os.Getenv("BERTH_TEST_ALL") == "1" }
 
-// Pairs are what a test runs on. With BERTH_TEST_ALL=1 each runtime runs on each version of
-// cgroups. Otherwise each runs on one: which, depends on the test's name, so that the tests of a
-// package together run on all four pairs.
+// Pairs returns the pairs on which a test runs. With BERTH_TEST_ALL=1 these are all four. Otherwise each runtime is paired
+// with one version of cgroups, by a hash of the test's name, so that the tests of a package together cover all pairs.
 func Pairs(t testing.TB) []Pair {
 	t.Helper()
 	runtimes := []string{"runc", "crun"}
@@ -97,8 +96,7 @@ func Pairs(t testing.TB) []Pair {
 	return pairs
 }
 
-// PairsByCgroup is Pairs for tests that run the versions of cgroups at a time: the runtimes of each
-// version.
+// PairsByCgroup returns Pairs as runtimes by version of cgroups.
 func PairsByCgroup(t testing.TB) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}

@@ -19,39 +19,39 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// Limits of an archive that images come in.
+// Limits of an archive with images.
 const (
 	maxMembers = 1 << 16 // files in it
 	maxArchive = 1 << 40 // bytes of it, decompressed
 	maxHops    = 8       // links to links
 )
 
-// archive is a tar archive with files of an image, read where they lie. A compressed
-// one is decompressed into a file without a name first.
+// archive is a tar archive with the files of an image, which are read in place. A compressed archive is
+// first decompressed into an unnamed temporary file.
 type archive struct {
 	file    *os.File
 	members map[string]member
 }
 
-// member is where a file's content lies; or, of a link, what it leads to.
+// member is the position of a file's content in the archive, or the target of a link.
 type member struct {
 	at, size int64
 	link     string
 }
 
-// openArchive lists an archive. temp is the directory for a decompressed one.
+// openArchive opens an archive and lists its files. temp is the directory for a decompressed archive.
 func openArchive(file, temp string) (*archive, error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkRegular(f); err != nil {
-		f.Close() // nothing was read yet
+		f.Close() // it was only read
 		return nil, err
 	}
 	whole, err := decompressArchive(f, temp)
 	if err != nil {
-		f.Close() // only read
+		f.Close() // it was only read
 		return nil, err
 	}
 	a := &archive{file: whole, members: map[string]member{}}
@@ -70,7 +70,7 @@ func checkRegular(f *os.File) error {
 	return err
 }
 
-// decompressArchive returns f, or closes it and returns its content.
+// decompressArchive returns f, or closes f and returns a file with its decompressed content.
 func decompressArchive(f *os.File, temp string) (*os.File, error) {
 	var head [magicSize]byte
 	if n, _ := f.ReadAt(head[:], 0); detectCompression(head[:n]) == plain { // a short file isn't compressed
@@ -94,7 +94,7 @@ func decompressArchive(f *os.File, temp string) (*os.File, error) {
 		err = fmt.Errorf("it is larger than %d bytes", int64(maxArchive))
 	}
 	if err != nil {
-		out.Close() // it is gone with that
+		out.Close() // removes the unnamed file
 		return nil, fmt.Errorf("decompress: %w", err)
 	}
 	f.Close() // only read
@@ -126,7 +126,8 @@ func (a *archive) listMembers() error {
 	return fmt.Errorf("it has more than %d files", maxMembers)
 }
 
-// offsetReader tells the archive's reader how to skip, and us where it is.
+// offsetReader is an io.ReadSeeker that exposes its offset, so that tar.Reader can skip content and
+// listMembers knows where content begins.
 type offsetReader struct {
 	f  *os.File
 	at int64
@@ -198,8 +199,8 @@ func (a *archive) open(name, digest string) (source, error) {
 	return openSection(a.file, m.at, m.size, digest), nil
 }
 
-// dockerOrigin is what docker save writes. It has no digests but those of layers'
-// contents and, as its name, of the configuration.
+// dockerOrigin is an archive of docker save. It has digests only of the contents of layers and, as a file
+// name, of the configuration.
 type dockerOrigin struct{ *archive }
 
 func (o dockerOrigin) document(context.Context, descriptor) ([]byte, error) {
@@ -220,8 +221,7 @@ type dockerEntry struct {
 	Layers   []string
 }
 
-// openDocker finds an image in an archive of docker save; with the tag "" there may
-// be only one.
+// openDocker opens an image in an archive of docker save. With the tag "" the archive must have one image.
 func openDocker(ref string, a *archive, tag string, want platform) (*Image, error) {
 	img, err := findDocker(a, tag, want)
 	if err != nil {
@@ -295,7 +295,7 @@ func chooseDocker(entries []dockerEntry, tag string) (dockerEntry, error) {
 	return dockerEntry{}, fmt.Errorf("no image is tagged %q; there are: %s", tag, listDockerTags(entries))
 }
 
-// parseFullName is "" for what is no name.
+// parseFullName returns the full form of a name, "" for an invalid one.
 func parseFullName(text string) string {
 	n, err := registry.Parse(text)
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// Repository is one repository of a registry. Any number of goroutines may use it.
+// Repository is a repository of a registry. It is safe for concurrent use.
 type Repository interface {
-	// Resolve asks the registry for the document that the repository's name stands for. Nothing
-	// of the answer is verified.
+	// Resolve asks the registry for the manifest or index of the repository's name. The answer is not
+	// verified.
 	Resolve(ctx context.Context) (registry.Descriptor, error)
-	// Fetch reads a document or blob from a byte on. The content is not verified. An error in its
-	// middle means that the connection broke: another Fetch may go on.
+	// Fetch reads a document or blob, beginning at offset from. The content is not verified. An error in
+	// the middle means that the connection broke: another Fetch may continue.
 	Fetch(ctx context.Context, d registry.Descriptor, from int64) (io.ReadCloser, error)
 }
 
-// remote is the origin of an image of a registry. Its documents are kept in the store.
+// remote is the origin of an image of a registry. Documents are stored in the store.
 type remote struct {
 	store   Store
 	name    registry.Name
-	connect func() (Repository, error) // once; fails where nothing is to be fetched
+	connect func() (Repository, error) // connects once; an error if nothing may be fetched
 }
 
 func (s Store) openRemote(ctx context.Context, name registry.Name, how Search) *remote {
@@ -44,10 +44,10 @@ func (s Store) openRemote(ctx context.Context, name registry.Name, how Search) *
 	return r
 }
 
-// close leaves the connections open. They end with the process, or when they are idle.
+// close leaves the connections open. They are closed when they are idle, or by the end of the process.
 func (r *remote) close() {}
 
-// fetchTop reads what the name stands for, and describes it by what came.
+// fetchTop fetches the manifest or index of the name, and returns its descriptor and content.
 func (r *remote) fetchTop(ctx context.Context) (descriptor, []byte, error) {
 	repository, err := r.connect()
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *remote) fetchTop(ctx context.Context) (descriptor, []byte, error) {
 	return descriptor{}, nil, fmt.Errorf("its manifest is of type %q, which is not known", d.MediaType)
 }
 
-// documentType returns the media type in a document, or else the one that the registry says.
+// documentType returns the media type in a document, or else the one in the registry's answer.
 func documentType(data []byte, said string) string {
 	var own struct {
 		MediaType string `json:"mediaType"`
@@ -85,8 +85,7 @@ func documentType(data []byte, said string) string {
 	return strings.TrimSpace(said)
 }
 
-// document takes what the store has, if it is right, and otherwise fetches it. What
-// was fetched and is right is kept.
+// document returns a verified document from the store, or else fetches, verifies and stores it.
 func (r *remote) document(ctx context.Context, d descriptor) ([]byte, error) {
 	if data, err := r.store.readDocument(d); err == nil {
 		return data, nil
@@ -123,28 +122,27 @@ func (r *remote) newDownload(ctx context.Context, d descriptor, part string) sou
 	return source{read: dl.Read, close: dl.close}
 }
 
-// download is a blob being read from a registry. A connection that breaks is made
-// again, and goes on where the last one ended; so does a download that another
-// process has begun, as long as its part is there.
+// download reads a blob from a registry. After a broken connection it continues at the same offset. A
+// download of an earlier process is continued as long as its part file exists.
 type download struct {
 	ctx        context.Context
 	from       *remote
 	repository Repository
 	d          descriptor
 	part       string
-	file       *os.File // of the part, nil without one
-	kept       int64    // bytes that were in it at the beginning
+	file       *os.File // the part file, nil without one
+	kept       int64    // bytes in the part file at the beginning
 	at         int64
 	body       io.ReadCloser
-	failures   int // since the last byte came
+	failures   int // since the last byte was received
 }
 
-// downloadError is a download that may go on another time.
+// downloadError is the error of a download that can be continued later.
 type downloadError struct{ error }
 
 func (e downloadError) Unwrap() error { return e.error }
 
-// Limits of attempts to read on after a connection broke.
+// Limits of the attempts to continue after a broken connection.
 const (
 	maxFailures = 6
 	firstPause  = 200 * time.Millisecond
@@ -190,8 +188,8 @@ func (d *download) openPart() (err error) {
 	return nil
 }
 
-// readSome reads some bytes: of the part, or of the registry. None and no error means
-// that the connection has to be made again.
+// readSome reads bytes from the part file, or else from the registry. 0 without an error means that the
+// connection was lost and readSome has to be called again.
 func (d *download) readSome(p []byte) (int, error) {
 	p = p[:min(int64(len(p)), d.d.Size-d.at)]
 	if len(p) == 0 {
@@ -226,7 +224,7 @@ func (d *download) readSome(p []byte) (int, error) {
 	return n, nil
 }
 
-// connectAgain asks for the rest.
+// connectAgain requests the rest of the blob.
 func (d *download) connectAgain() error {
 	body, err := d.repository.Fetch(d.ctx, registry.Descriptor{MediaType: d.d.MediaType, Digest: string(d.d.Digest), Size: d.d.Size}, d.at)
 	if err != nil {
@@ -236,7 +234,8 @@ func (d *download) connectAgain() error {
 	return nil
 }
 
-// pauseAfter waits before the next attempt, longer each time.
+// pauseAfter waits before the next attempt, twice as long each time. It returns an error after too many
+// attempts.
 func (d *download) pauseAfter(err error) error {
 	if d.ctx.Err() != nil {
 		return context.Cause(d.ctx)
@@ -257,7 +256,7 @@ func (d *download) pauseAfter(err error) error {
 
 func (d *download) closeBody() {
 	if d.body != nil {
-		d.body.Close() // what it had is here
+		d.body.Close() // its content was read, or will be requested again
 	}
 	d.body = nil
 }
@@ -265,9 +264,9 @@ func (d *download) closeBody() {
 func (d *download) close() {
 	d.closeBody()
 	if d.file != nil {
-		d.file.Close() // a part that isn't whole is found out by its digest
+		d.file.Close() // the digest detects an incomplete part
 	}
 }
 
-// fileName is a digest as a file's name.
+// fileName returns the digest without the algorithm, which is used as a file name.
 func (d digest) fileName() string { return path.Base(d.path()) }

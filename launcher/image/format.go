@@ -10,10 +10,9 @@ import (
 	"strings"
 )
 
-// What is read of the documents of the OCI image specification 1.1 and of Docker's
-// schema 2, which agree in it. The specification's own Go package isn't used, since
-// it compiles regular expressions in each process that has it, for as long as it
-// takes to find an image.
+// The types below have the fields that are used of the documents of the OCI image specification 1.1 and
+// Docker's schema 2, which are the same in both. The specification's Go package isn't used, because it
+// compiles regular expressions at the start of each process, which takes as long as finding an image.
 
 // Media types of the OCI image specification.
 const (
@@ -30,26 +29,26 @@ const (
 	dockerConfig   = "application/vnd.docker.container.image.v1+json"
 )
 
-// Names in a layout.
+// Names of files in an OCI layout.
 const (
 	layoutFile = "oci-layout"
 	indexFile  = "index.json"
 	blobsDir   = "blobs"
 )
 
-// Config is what an image wants of its container.
+// Config is the part of an image's configuration that is about its containers.
 type Config struct {
 	// User is "user[:group]", names or numbers.
 	User string `json:"User"`
 	// Env entries are "K=V".
 	Env []string `json:"Env"`
-	// Entrypoint begins the command; Cmd ends it if nothing else is given.
+	// Entrypoint and Cmd together are the default command. The user's command replaces Cmd.
 	Entrypoint []string `json:"Entrypoint"`
 	Cmd        []string `json:"Cmd"`
 	WorkingDir string   `json:"WorkingDir"`
-	// StopSignal ends the command in its own way; "" means SIGTERM.
+	// StopSignal is the name or number of the stop signal; "" means SIGTERM.
 	StopSignal string `json:"StopSignal"`
-	// Labels are what its maker says of it; nothing here depends on them.
+	// Labels are key-value pairs for tools.
 	Labels map[string]string `json:"Labels"`
 }
 
@@ -79,12 +78,12 @@ type configuration struct {
 	} `json:"rootfs"`
 }
 
-// digest is "ALGORITHM:HEX". Only one that validate finds right has other methods.
+// digest is "ALGORITHM:HEX". The other methods may only be called if validate returns nil.
 type digest string
 
 var (
 	errDigest    = errors.New("is no digest")
-	errAlgorithm = errors.New("is of an algorithm that isn't known")
+	errAlgorithm = errors.New("has an unknown algorithm")
 )
 
 func (d digest) validate() error {
@@ -99,7 +98,7 @@ func (d digest) validate() error {
 	return nil
 }
 
-// newHash returns nil for an algorithm that isn't one of the specification's.
+// newHash returns nil for an algorithm that the specification doesn't have.
 func newHash(algorithm string) hash.Hash {
 	switch algorithm {
 	case "sha256":
@@ -114,7 +113,7 @@ func newHash(algorithm string) hash.Hash {
 
 func (d digest) algorithm() string { name, _, _ := strings.Cut(string(d), ":"); return name }
 
-// path is where the store and layouts put what has the digest.
+// path returns the path of the blob in a store or a layout, relative to the directory of blobs.
 func (d digest) path() string {
 	name, encoded, _ := strings.Cut(string(d), ":")
 	return path.Join(name, encoded)
@@ -125,11 +124,11 @@ func (d digest) verifier() verifier { return verifier{Hash: newHash(d.algorithm(
 // matches reports whether data has the digest.
 func (d digest) matches(data []byte) bool {
 	v := d.verifier()
-	_, _ = v.Write(data) // never fails, by the contract of hashes
+	_, _ = v.Write(data) // hash.Hash never returns an error
 	return v.isVerified()
 }
 
-// verifier is written what should have a digest.
+// verifier is a writer that computes the digest of the data to compare it with want.
 type verifier struct {
 	hash.Hash
 	want digest
@@ -141,8 +140,9 @@ func hexDigest(algorithm string, h hash.Hash) digest {
 	return digest(algorithm + ":" + hex.EncodeToString(h.Sum(nil)))
 }
 
-// chainIDs names layers together with those below: the first by its own digest, each
-// other by the SHA-256 of the name below, a space and its own digest.
+// chainIDs returns the chain ids of layers, which identify each layer together with those below. The first
+// is the layer's own digest; each other one is the SHA-256 of the id below, a space and the layer's own
+// digest.
 func chainIDs(diffs []digest) []digest {
 	names := make([]digest, len(diffs))
 	for i, d := range diffs {

@@ -1,19 +1,17 @@
-// Package image finds what a task's root file system is made of: a directory, or
-// the layers of an image, unpacked once and shared. Images come from registries, OCI
-// image layouts, and the archives that docker, podman and skopeo write.
+// Package image finds images and unpacks their layers, once and shared, or finds a directory that is used as
+// a root file system. Images come from registries, OCI image layouts, and the archives of docker, podman and
+// skopeo.
 //
-// Images are untrusted data. Index, manifest and configuration are read with a limit
-// and checked against their digests each time; a layer is checked against the digest
-// of its blob and of its content while it is unpacked, and appears under its name
-// only when both fit. Format: OCI image specification 1.1, and the media types of
-// Docker's schema 2 for the same things.
+// Images are untrusted data. Index, manifest and configuration are read with a limit and checked against
+// their digests each time. A layer is checked against the digests of its blob and of its content while it is
+// unpacked, and is renamed to its final name only if both match. The format is the OCI image specification
+// 1.1, and the corresponding media types of Docker's schema 2.
 //
-// A layer is on disk once, unpacked. Its compressed blob is kept only while it is
-// downloaded, so that a pull that broke can go on: unpacked files are what containers
-// need, nothing here pushes an image, and a layer that is lost is in its registry
-// still. Manifest and configuration stay, which are small.
+// A layer is stored once, unpacked. Its compressed blob is stored only during the download, so that a broken
+// pull can continue: containers need only the unpacked files, and berth pushes no images. Manifests and
+// configurations are stored.
 //
-// What isn't here: building, pushing and signatures.
+// The package doesn't build, push or verify signatures.
 package image
 
 import (
@@ -29,25 +27,24 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// ErrNoImage reports a reference that is no image.
+// ErrNoImage means that a reference stands for no image.
 var ErrNoImage = errors.New("is no image")
 
-// ErrNotHere reports an image that would have to be pulled where pulling is not wanted.
+// ErrNotHere means that an image would have to be pulled, and that Search.Pull is Never.
 var ErrNotHere = errors.New("is not here")
 
-// ErrPlatform reports an image for other machines than the one that is asked for.
+// ErrPlatform means that there is no image for the requested platform.
 var ErrPlatform = errors.New("no image for the platform")
 
-// Image is what a reference stands for. Until it is closed it keeps its layers from
-// being pruned, once they were unpacked.
+// Image is an open image. Its unpacked layers aren't pruned until it is closed.
 type Image struct {
-	// Config is what the image wants of its container; empty for a directory.
+	// Config is empty for a directory.
 	Config Config
-	// Dir is the root file system of a directory image, "" for all others.
+	// Dir is the path of a directory image, "" for all others.
 	Dir string
-	// Name is how people call it; for one of a registry its full name.
+	// Name is the full name of an image of a registry, and the reference for all others.
 	Name string
-	// Digest is the manifest's, "" where there is none: directories, docker's archives.
+	// Digest is that of the manifest, "" without one: directories, docker's archives.
 	Digest string
 
 	origin   origin
@@ -55,28 +52,27 @@ type Image struct {
 	manifest descriptor
 	config   descriptor
 	created  string
-	// pulled is what Unpack notes when all layers are there; nil for nothing.
+	// pulled is the record that Unpack writes when all layers are unpacked; nil for none.
 	pulled *record
-	// held are locks of layers.
+	// held are the locks of layers and names that the image holds.
 	held []*os.File
-	// unpacked are the directories of the layers where all were found, undermost first.
+	// unpacked are the directories of all layers, the lowest first, if all were found unpacked.
 	unpacked []string
 }
 
-// layer is one blob of an image. chain names its content on top of the layers below
-// it, which is what the unpacked files depend on.
+// layer is one layer of an image. diff is the digest of its content, and chain its chain id, on which the
+// unpacked files depend.
 type layer struct {
 	blob   descriptor
-	member string // of an archive without digests
+	member string // file in an archive of docker save
 	diff   digest
 	chain  digest
 }
 
-// Close releases the locks of the layers. A task that goes on to use them must be noted
-// before (NoteLayers).
+// Close releases the locks of the layers. For a task that uses them, NoteLayers must have been called.
 func (img *Image) Close() {
 	for _, f := range img.held {
-		f.Close() // only locked
+		f.Close() // a lock
 	}
 	img.held = nil
 	if img.origin != nil {
@@ -84,17 +80,17 @@ func (img *Image) Close() {
 	}
 }
 
-// Pull says when an image of a registry is asked for there.
+// Pull says when an image is pulled from its registry. The zero value means Missing.
 type Pull string
 
-// The zero value is Missing.
+// Values of Pull.
 const (
-	Missing Pull = "missing" // if the store hasn't got it
-	Always  Pull = "always"  // each time; layers that are here aren't read again
+	Missing Pull = "missing" // if the store doesn't have it
+	Always  Pull = "always"  // each time; layers that are in the store aren't downloaded
 	Never   Pull = "never"
 )
 
-// ParsePull reads a word as people type it; "" is Missing.
+// ParsePull parses a value of --pull; "" means Missing.
 func ParsePull(word string) (Pull, error) {
 	switch p := Pull(word); p {
 	case "":
@@ -105,28 +101,28 @@ func ParsePull(word string) (Pull, error) {
 	return "", fmt.Errorf("pull %q%s: there are always, missing and never", word, spell.Suggestion(word, string(Always), string(Missing), string(Never)))
 }
 
-// ErrPullNeeded reports an image that the store lacks in whole or in part, where this process
-// fetches nothing (Search.Connect).
+// ErrPullNeeded means that the store lacks the image or a part of it, and that this process fetches nothing
+// (Search.Connect is nil).
 var ErrPullNeeded = errors.New("has to be pulled")
 
-// Search says how an image is looked for. The zero value takes what is on this machine.
+// Search says how an image is found. The zero value uses only what is on this machine.
 type Search struct {
 	// Platform is "OS/ARCH[/VARIANT]"; "" means this machine's.
 	Platform string
 	Pull     Pull
-	// Connect opens a repository of a registry. Where it is nil, nothing is fetched: an image
-	// that has to be is an error that Is ErrPullNeeded, or with Never one that Is ErrNotHere.
+	// Connect opens a repository of a registry. If it is nil, nothing is fetched: an image that has to be
+	// pulled is an error that Is ErrPullNeeded, or ErrNotHere with Never.
 	Connect func(context.Context, registry.Name) (Repository, error) `json:"-"`
 }
 
-// Open finds an image. No layer is read, but what describes it is.
+// Open opens an image. It reads manifest and configuration, but no layer.
 //
 //	dir:PATH                     a root file system
 //	oci:PATH[:TAG]               an OCI image layout
 //	oci-archive:FILE[:TAG]       one in a tar archive
-//	docker-archive:FILE[:NAME]   what docker save writes
+//	docker-archive:FILE[:NAME]   an archive of docker save
 //	docker://NAME                an image of a registry
-//	PATH[:TAG]                   the one of these that it is, if it exists
+//	PATH[:TAG]                   a path of any of these kinds, if it exists
 //	NAME                         an image of a registry
 //
 // Archives may be compressed.
@@ -163,16 +159,16 @@ const (
 	Registry      Kind = "docker"
 )
 
-// Reference is a reference to an image in its parts.
+// Reference is a parsed reference to an image.
 type Reference struct {
 	Kind Kind
-	// Path is that of the file or directory, or the name of an image of a registry.
+	// Path is the path of a file or directory, or the name of an image of a registry.
 	Path string
 	Tag  string
 }
 
-// ParseReference finds out what a reference stands for (see Store.Open), by a look at the files
-// that it names. An archive exists, and a layout is one; a directory may be missing.
+// ParseReference parses a reference (see Store.Open). It checks the files that the reference names: an
+// archive or layout must exist, a directory may be missing.
 func ParseReference(ref string) (Reference, error) {
 	scheme, rest, _ := strings.Cut(ref, ":")
 	path, tag := splitTag(rest)
@@ -200,7 +196,7 @@ func ParseReference(ref string) (Reference, error) {
 	return parseBare(ref)
 }
 
-// parseBare parses a reference without a scheme. What exists as a path is one.
+// parseBare parses a reference without a scheme. If it exists as a path, it is a path.
 func parseBare(ref string) (Reference, error) {
 	if ref == "" {
 		return Reference{}, fmt.Errorf("an empty word %w", ErrNoImage)
@@ -221,7 +217,7 @@ func parseBare(ref string) (Reference, error) {
 	return Reference{Kind: Registry, Path: ref}, nil
 }
 
-// openArchive opens one of either kind, or of the one that the reference says.
+// openArchive opens an archive of the kind in the reference, or of any kind for Archive.
 func (s Store) openArchive(ref string, r Reference, want platform) (*Image, error) {
 	a, err := openArchive(r.Path, s.Dir)
 	switch {
@@ -248,8 +244,8 @@ func (s Store) openArchive(ref string, r Reference, want platform) (*Image, erro
 	return openLayout(ref, a, r.Tag, want)
 }
 
-// CheckReadable is the error for images that are not read here: those in an engine's storage, SIF
-// files and those of registries for SIF files. It is nil for all others.
+// CheckReadable returns an error for references that berth doesn't support: images in an engine's storage,
+// SIF files, and registries of SIF files.
 func CheckReadable(ref string) error {
 	scheme, rest, _ := strings.Cut(ref, ":")
 	switch scheme {
@@ -267,7 +263,7 @@ func CheckReadable(ref string) error {
 	return nil
 }
 
-// isSIF reports whether a reference without a scheme is the name of a file of Apptainer's.
+// isSIF reports whether a reference without a scheme is the name of a SIF file (Apptainer).
 func isSIF(ref string) bool {
 	if !strings.HasSuffix(ref, ".sif") || strings.Contains(ref, "://") {
 		return false
@@ -276,7 +272,7 @@ func isSIF(ref string) bool {
 	return err != nil || !fi.IsDir()
 }
 
-// CheckPullable fails for what no registry has.
+// CheckPullable returns an error for references that can't be pulled.
 func CheckPullable(ref string) error {
 	switch scheme, _, _ := strings.Cut(ref, ":"); scheme {
 	case "dir", "oci", "oci-archive", "docker-archive":
@@ -325,7 +321,7 @@ func openDirectory(ref, dir string) (*Image, error) {
 	return &Image{Dir: abs, Name: ref}, nil
 }
 
-// looksLikeRoot reports whether a directory has a place for programs, or a program at its top.
+// looksLikeRoot reports whether a directory contains bin, sbin, usr, or an executable file.
 func looksLikeRoot(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -343,11 +339,11 @@ func looksLikeRoot(dir string) bool {
 	return false
 }
 
-// Open finds an image that is on this machine, outside of any store. Its archives are
-// decompressed in the working directory, if they have to be.
+// Open opens an image on this machine without a store. Compressed archives are decompressed in the working
+// directory.
 func Open(ref string) (*Image, error) {
 	return Store{Dir: "."}.Open(context.Background(), ref, Search{Pull: Never})
 }
 
-// Layers says how many an image has; none for a directory.
+// Layers returns the number of layers, 0 for a directory.
 func (img *Image) Layers() int { return len(img.layers) }

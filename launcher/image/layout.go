@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// Limits of what strangers' documents may make us read and remember.
+// Limits for untrusted documents.
 const (
 	maxJSON      = 16 << 20 // bytes of an index, manifest or configuration
 	maxNesting   = 4        // indexes inside indexes
 	maxManifests = 4096     // entries over all indexes
 )
 
-// origin is where an image's parts come from.
+// origin is the source of an image's documents and layers.
 type origin interface {
-	// document returns a small blob, which is not checked yet.
+	// document returns a small blob. The caller verifies it.
 	document(ctx context.Context, d descriptor) ([]byte, error)
-	// layer begins to read a layer's blob, also not checked. part is where a
-	// download may keep what it has got, "" if nowhere.
+	// layer opens a layer's blob. The caller verifies it. part is a file in which a download may store
+	// what it has received, "" for none.
 	layer(ctx context.Context, l layer, part string) (source, error)
 	close()
 }
@@ -31,10 +31,10 @@ type origin interface {
 type source struct {
 	read  func([]byte) (int, error)
 	close func()
-	// proof names exactly these bytes, so that they needn't be read again to be known;
-	// "" if nothing does.
+	// proof identifies these bytes, so that a blob that was verified needn't be read again. "" if nothing
+	// identifies them.
 	proof string
-	// retry: what came corrupt may be right the next time.
+	// retry means that a corrupt blob should be read again.
 	retry bool
 }
 
@@ -61,7 +61,7 @@ func (o layoutOrigin) layer(_ context.Context, l layer, _ string) (source, error
 	return o.files.open(path, string(l.blob.Digest))
 }
 
-// openLayout finds the image of a tag; with "" there may be only one.
+// openLayout opens the image of a tag. With the tag "" the layout must have one image.
 func openLayout(ref string, files files, tag string, want platform) (*Image, error) {
 	o := layoutOrigin{files}
 	img, err := o.findImage(tag, want)
@@ -77,7 +77,7 @@ func (o layoutOrigin) findImage(tag string, want platform) (*Image, error) {
 	if err := o.checkVersion(); err != nil {
 		return nil, err
 	}
-	ctx := context.Background() // files need none
+	ctx := context.Background() // reading files can't be cancelled
 	d, err := o.chooseManifest(ctx, tag, want)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (o layoutOrigin) checkVersion() error {
 	return nil
 }
 
-// chooseManifest walks the index down to the one manifest that is meant.
+// chooseManifest returns the manifest of a tag for a platform.
 func (o layoutOrigin) chooseManifest(ctx context.Context, tag string, want platform) (descriptor, error) {
 	data, err := o.files.read(indexFile)
 	if err != nil {
@@ -154,8 +154,7 @@ func (c configuration) checkPlatform(want platform) error {
 	return nil
 }
 
-// pickManifest finds the one image for a platform among the entries of an index, on
-// whatever level it is.
+// pickManifest returns the only image for a platform among the entries of an index and of nested indexes.
 func pickManifest(ctx context.Context, o origin, entries []descriptor, want platform) (descriptor, error) {
 	w := manifestSearch{ctx: ctx, origin: o, want: want}
 	if err := w.collectManifests(entries, 0); err != nil {
@@ -172,14 +171,14 @@ func pickManifest(ctx context.Context, o origin, entries []descriptor, want plat
 	return descriptor{}, fmt.Errorf("the index lists no image")
 }
 
-// manifestSearch collects the manifests that run on a platform, each digest once.
+// manifestSearch collects the manifests for a platform, each digest once.
 type manifestSearch struct {
 	ctx    context.Context
 	origin origin
 	want   platform
 	seen   int
 	found  []descriptor
-	others []string // platforms that don't fit
+	others []string // other platforms
 }
 
 func (w *manifestSearch) collectManifests(entries []descriptor, depth int) error {
@@ -192,7 +191,7 @@ func (w *manifestSearch) collectManifests(entries []descriptor, depth int) error
 			return err
 		}
 		if depth > 0 && len(w.found) > before {
-			return nil // of the variants of one image, the first that fits
+			return nil // of the variants of one image, only the first match
 		}
 	}
 	return nil
@@ -208,7 +207,7 @@ func (w *manifestSearch) addManifest(d descriptor, depth int) error {
 		return w.collectManifests(inner.Manifests, depth+1)
 	case typeManifest, dockerManifest:
 	default:
-		return nil // something that isn't an image may lie beside the images
+		return nil // an index may also list other artifacts
 	}
 	if d.Platform != nil && !d.Platform.suits(w.want) {
 		w.others = append(w.others, d.Platform.String())
@@ -220,10 +219,10 @@ func (w *manifestSearch) addManifest(d descriptor, depth int) error {
 	return nil
 }
 
-// refName is where the specification puts a tag.
+// refName is the specification's annotation for a tag.
 const refName = "org.opencontainers.image.ref.name"
 
-// containerdName is where containerd and Docker put the full name on export.
+// containerdName is the annotation in which containerd and docker export the full name.
 const containerdName = "io.containerd.image.name"
 
 func hasTag(d descriptor, tag string) bool {
@@ -259,7 +258,7 @@ func pairLayers(blobs []descriptor, diffs []digest) ([]layer, error) {
 	return layers, nil
 }
 
-// readBlob reads a small blob, checks it, and decodes it.
+// readBlob reads, verifies and decodes a small blob.
 func readBlob(ctx context.Context, o origin, d descriptor, v any) error {
 	if err := checkDocument(d); err != nil {
 		return err
@@ -291,8 +290,8 @@ func checkBlob(d descriptor, data []byte) error {
 	return nil
 }
 
-// decodeDocument refuses one kind of document where another was announced: a manifest
-// and an index with the same digest could otherwise be taken for each other.
+// decodeDocument decodes a JSON document. A document that is both an index and a manifest is an error: it could
+// otherwise be interpreted in two ways.
 func decodeDocument(data []byte, v any, name string) error {
 	var head struct {
 		SchemaVersion int             `json:"schemaVersion"`
@@ -311,7 +310,7 @@ func decodeDocument(data []byte, v any, name string) error {
 	return nil
 }
 
-// blobPath is where a blob lies in a layout.
+// blobPath returns the path of a blob in a layout.
 func blobPath(d descriptor) (string, error) {
 	if err := d.Digest.validate(); err != nil {
 		return "", fmt.Errorf("digest %q: %w", d.Digest, err)

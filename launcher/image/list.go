@@ -14,28 +14,28 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// Summary is an image that the store knows by name.
+// Summary describes a named image in the store.
 type Summary struct {
-	// Name is full, Short as people type it.
+	// Name is the full name, and Short the shortest name that means the same.
 	Name  string `json:"name"`
 	Short string `json:"short"`
-	// ID is the digest of the configuration, as in docker. Digest is what the registry
-	// has under the name.
+	// ID is the digest of the configuration, as in docker. Digest is the digest in the registry: that of a
+	// manifest or an index.
 	ID       string    `json:"id"`
 	Digest   string    `json:"digest"`
 	Platform string    `json:"platform"`
 	Created  time.Time `json:"created,omitzero"`
 	Pulled   time.Time `json:"pulled"`
-	// Size is that of the unpacked files in bytes; layers that images share count in
-	// each. Broken: a part of it is gone, and the next run or pull fetches it.
+	// Size is the size of the unpacked files in bytes; shared layers count in each image. Broken means that
+	// a part is missing, which the next run or pull fetches.
 	Size   int64 `json:"size"`
 	Broken bool  `json:"broken,omitempty"`
 
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// List tells what images there are, by name. An error says what couldn't be read; the
-// others are listed all the same.
+// List returns the images by name. An error tells which couldn't be read; the others are returned all the
+// same.
 func (s Store) List() ([]Summary, error) {
 	records, err := s.listRecords()
 	var all []Summary
@@ -64,7 +64,7 @@ func (s Store) summarize(r record) Summary {
 	return sum
 }
 
-// openRecorded opens a record's image with what the store has.
+// openRecorded opens a record's image without fetching anything.
 func (s Store) openRecorded(r record) (*Image, error) {
 	name, err := registry.Parse(r.Name)
 	if err != nil {
@@ -85,7 +85,7 @@ func shortName(name string) string {
 	return n.Short()
 }
 
-// SuggestName is the nearest of names, as people type them, as the end of a sentence, or "".
+// SuggestName returns the nearest of short names as the end of a sentence, or "".
 func SuggestName(word string, names []string) string {
 	known := slices.Clone(names)
 	for _, n := range names {
@@ -96,7 +96,7 @@ func SuggestName(word string, names []string) string {
 	return spell.Suggestion(word, known...)
 }
 
-// layerSize is what was noted when a layer was unpacked, or else is counted.
+// layerSize returns the size of a layer's files in bytes, from the file "size" or by counting.
 func layerSize(home string) int64 {
 	if text, err := smallfile.String(filepath.Join(home, "size")); err == nil {
 		if n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64); err == nil {
@@ -106,7 +106,7 @@ func layerSize(home string) int64 {
 	return CountSize(home)
 }
 
-// Size is that of all layers that are complete, in bytes of files.
+// Size returns the size of the files of all complete layers, in bytes.
 func (s Store) Size() (total int64) {
 	for _, home := range s.listLayerDirs() {
 		if pathExists(filesDir(home)) {
@@ -116,11 +116,12 @@ func (s Store) Size() (total int64) {
 	return total
 }
 
-// CountSize sums the sizes of the regular files in a directory, as far as they can be seen.
+// CountSize returns the sum of the sizes of the regular files in a directory, in bytes. Files that can't be
+// read don't count.
 func CountSize(dir string) (total int64) {
 	err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // it is a sum of what can be seen
+			return nil //nolint:nilerr // unreadable files don't count
 		}
 		if fi, err := d.Info(); err == nil && fi.Mode().IsRegular() {
 			total += fi.Size()

@@ -10,17 +10,17 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// files are what an image on this machine consists of, by name. Strangers wrote
-// them: names lead nowhere outside, and what is no regular file isn't read.
+// files are the untrusted files of an image on this machine, by name. Names are resolved inside the image,
+// and only regular files are read.
 type files interface {
 	// read returns a small file.
 	read(name string) ([]byte, error)
-	// open begins to read a file of any size. digest is what it is said to be.
+	// open opens a file of any size. digest is the digest that the file is said to have.
 	open(name, digest string) (source, error)
 	close()
 }
 
-// directory has its files below a path.
+// directory is the path of a directory with the files.
 type directory string
 
 func (d directory) close() {}
@@ -48,8 +48,8 @@ func (d directory) open(name, digest string) (source, error) {
 	return source{read: f.Read, close: func() { f.Close() }, proof: fileProof(f, digest, 0)}, nil
 }
 
-// fileProof names a file by what changes when it does: a file's change time can't be
-// set, so no other file of its file system has the same.
+// fileProof returns a source.proof of a file's content: device, inode, size and change time. A change time
+// can't be set, so a file whose content has changed has another proof. It is "" on errors.
 func fileProof(f *os.File, digest string, offset int64) string {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil {
@@ -58,7 +58,7 @@ func fileProof(f *os.File, digest string, offset int64) string {
 	return fmt.Sprintf("%s %d %d %d %d.%09d %d", digest, st.Dev, st.Ino, st.Size, st.Ctim.Sec, st.Ctim.Nsec, offset)
 }
 
-// openSection is a part of an open file, which stays open.
+// openSection returns a part of an open file, which stays open.
 func openSection(f *os.File, at, size int64, digest string) source {
 	r := io.NewSectionReader(f, at, size)
 	return source{read: r.Read, close: func() {}, proof: fileProof(f, digest, at)}

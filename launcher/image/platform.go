@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// platform is what an image is for, or what one is looked for.
+// platform is the platform of an image, or a requested platform.
 type platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
 	Variant      string `json:"variant,omitempty"`
 }
 
-// parsePlatform reads "OS/ARCH[/VARIANT]" or "ARCH"; "" is this machine's.
+// parsePlatform parses "OS/ARCH[/VARIANT]" or "ARCH"; "" means this machine's platform.
 func parsePlatform(text string) (platform, error) {
 	if text == "" {
 		return platform{OS: "linux", Architecture: runtime.GOARCH}, nil
@@ -37,7 +37,7 @@ func parsePlatform(text string) (platform, error) {
 	return p.normalize(), nil
 }
 
-// normalize gives each platform one name, as engines do.
+// normalize replaces synonyms, as other engines do.
 func (p platform) normalize() platform {
 	switch p.Architecture {
 	case "x86_64", "x86-64":
@@ -51,8 +51,8 @@ func (p platform) normalize() platform {
 	return p
 }
 
-// suits reports whether an image for p can be used where want is asked for. An empty field of
-// the image matches everything, and a variant counts only where want has one.
+// suits reports whether an image for p can be used for the requested platform want. An empty field of either
+// matches everything.
 func (p platform) suits(want platform) bool {
 	p = p.normalize()
 	same := func(has, want string) bool { return has == "" || want == "" || has == want }

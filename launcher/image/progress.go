@@ -2,8 +2,7 @@ package image
 
 import "sync"
 
-// progress turns bytes into reports, at most one for each MiB. Several layers write
-// to it.
+// progress counts bytes and sends reports, at most one for each MiB. It is safe for concurrent use.
 type progress struct {
 	report func(Progress)
 	count  int // of the image's layers
@@ -36,7 +35,7 @@ func (p *progress) bytesOf(l layer) int64 {
 	return p.layers[l.chain]
 }
 
-// restartLayer takes back what was counted of a layer.
+// restartLayer subtracts the bytes of a layer that is read again.
 func (p *progress) restartLayer(l layer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +44,7 @@ func (p *progress) restartLayer(l layer) {
 	delete(p.layers, l.chain)
 }
 
-// reportLayer reports what has become of a layer.
+// reportLayer reports an event of a layer.
 func (p *progress) reportLayer(l layer, what Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

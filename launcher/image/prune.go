@@ -17,12 +17,12 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// LayersFile is the file in a task's directory that says which layers it uses.
+// LayersFile is the file in a task's directory that lists the layers that the task uses.
 const LayersFile = "layers"
 
-// NoteLayers notes in a task's directory that it uses the image with these layers, as Unpack
-// gave them. They stay until the directory is gone, whatever becomes of this process. The
-// image has to be closed after that.
+// NoteLayers records in a task's directory that the task uses the image with these layers, the result of
+// Unpack. The layers aren't pruned as long as the directory exists. It must be called before the image is
+// closed.
 func (img *Image) NoteLayers(task string, layers []string) error {
 	var b bytes.Buffer
 	b.WriteString(imageKey + img.Digest + "\n")
@@ -30,34 +30,35 @@ func (img *Image) NoteLayers(task string, layers []string) error {
 		b.WriteString(filepath.Base(filepath.Dir(dir)) + "\n")
 	}
 	if err := os.WriteFile(filepath.Join(task, LayersFile), b.Bytes(), 0o600); err != nil {
-		return fmt.Errorf("note the task's layers: %w", err)
+		return fmt.Errorf("record the task's layers: %w", err)
 	}
 	return nil
 }
 
-// imageKey is what the digest of the image's manifest follows among the names of layers;
-// none follows where there is no manifest.
+// imageKey precedes the digest of the image's manifest in LayersFile. The digest is "" for an image without a
+// manifest.
 const imageKey = "image:"
 
-// unknownImageKey precedes the name of a layer that is used by a task that does not say of which image.
+// unknownImageKey precedes the name of a layer in the result of usedLayers, if the LayersFile of its task has
+// no imageKey.
 const unknownImageKey = "unsaid:"
 
-// Removed is what was removed, or would be.
+// Removed is what was removed, or with DryRun would be.
 type Removed struct {
 	Names []string `json:"names"`
-	// Deleted are the ids of images that nothing has any more, and the digests of layers.
+	// Deleted are the ids of images without a remaining name, and the digests of layers.
 	Deleted []string `json:"deleted"`
 	Layers  int      `json:"layers"`
-	// Freed are bytes of files.
+	// Freed is the size of the removed files in bytes.
 	Freed int64 `json:"freed"`
 }
 
-// ErrUnknownUse: a task that an older berth has begun doesn't say what it uses.
+// ErrUnknownUse means that a task of an older version of berth doesn't record which layers it uses.
 var ErrUnknownUse = errors.New("doesn't say which layers it uses: an older berth has begun it")
 
-// Prune removes what isn't needed: never a layer that a task uses, or that somebody
-// is about to use or unpacks. It may be called at any time, by any number of
-// processes. On error what could be removed is, and is told.
+// Prune removes the selected images and the layers that are no longer needed. It never removes a layer that a
+// task uses, or that a process is about to use or unpacks. It may be called concurrently by any number of
+// processes. After an error, Removed has what was removed all the same.
 func (s Store) Prune(sel Selection) (Removed, error) {
 	used, err := s.usedLayers(sel.Tasks)
 	if err != nil {
@@ -65,7 +66,7 @@ func (s Store) Prune(sel Selection) (Removed, error) {
 	}
 	records, err := s.listRecords()
 	if err != nil {
-		return Removed{}, err // what isn't understood might name anything
+		return Removed{}, err // a record that can't be read might need any layer
 	}
 	all := s.candidates(records, used)
 	chosen, err := Choose(sel, all)
@@ -89,7 +90,7 @@ func (s Store) Prune(sel Selection) (Removed, error) {
 	return done, errors.Join(err, s.collectGarbage(sel, kept, removed, used, &done))
 }
 
-// candidates are those that records stand for. Each has one platform.
+// candidates returns a candidate for each record. Each has one platform.
 func (s Store) candidates(records []record, used map[string]bool) (all []*Candidate[record]) {
 	for _, r := range records {
 		all = append(all, &Candidate[record]{
@@ -100,8 +101,8 @@ func (s Store) candidates(records []record, used map[string]bool) (all []*Candid
 	return all
 }
 
-// isUsed reports whether a task uses an image. Of one that doesn't say which it uses, the
-// topmost layer tells: the others may be shared with other images.
+// isUsed reports whether a task uses an image. For a task without imageKey, the image's topmost layer decides,
+// because the others may be shared with other images.
 func (s Store) isUsed(r record, used map[string]bool) bool {
 	if used[imageKey+string(r.Manifest.Digest)] || len(used) == 0 {
 		return len(used) > 0
@@ -141,7 +142,7 @@ func (s Store) collectGarbage(sel Selection, kept, removed []record, used map[st
 	return errors.Join(err, s.collectDocuments(sel))
 }
 
-// neededLayers are the directories' names of all layers of images.
+// neededLayers returns the names of the directories of all layers of these images.
 func (s Store) neededLayers(records []record) map[string]bool {
 	all := map[string]bool{}
 	for _, r := range records {
@@ -152,14 +153,13 @@ func (s Store) neededLayers(records []record) map[string]bool {
 	return all
 }
 
-// collectLayers locks all layers that seem to be unused, checks again which of them are
-// needed, and removes the others. A process that wants one of them meanwhile waits for its
-// lock, and then finds that the layer is gone.
+// collectLayers locks all layers that seem unused, checks again which of them are needed, and removes the
+// others. A process that wants one of them meanwhile waits for its lock, and then finds the layer missing.
 func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool, done *Removed) (err error) {
 	var locks []*os.File
 	defer func() {
 		for _, f := range locks {
-			f.Close() // only locked
+			f.Close() // a lock
 		}
 	}()
 	for _, home := range s.listLayerDirs() {
@@ -191,7 +191,7 @@ func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool,
 	return err
 }
 
-// isOlder reports whether a layer is from before the selection's time.
+// isOlder reports whether a layer is older than Selection.Before.
 func (s Store) isOlder(sel Selection, home string) bool {
 	if sel.Before.IsZero() {
 		return true
@@ -211,8 +211,8 @@ func removeLayer(sel Selection, home string, done *Removed) error {
 	return removeAside(home)
 }
 
-// collectDocuments removes manifests and configurations that no name needs, unless
-// somebody pulls: its own have no name yet. They are small; the next time will do.
+// collectDocuments removes manifests and configurations that no name needs. It does nothing during a pull,
+// whose documents have no name yet.
 func (s Store) collectDocuments(sel Selection) error {
 	if sel.DryRun {
 		return nil
@@ -221,7 +221,7 @@ func (s Store) collectDocuments(sel Selection) error {
 	if gate == nil || err != nil {
 		return err
 	}
-	defer gate.Close() // only locked
+	defer gate.Close() // a lock
 	records, err := s.listRecords()
 	if err != nil {
 		return err
@@ -237,8 +237,8 @@ func (s Store) collectDocuments(sel Selection) error {
 	return errors.Join(s.removeDocuments(needed), s.removeHalfWritten())
 }
 
-// removeHalfWritten removes what was killed while it wrote a record, and what is damaged:
-// whoever writes one holds the gate.
+// removeHalfWritten removes temporary files of records whose writer was killed, and damaged records. The
+// caller holds the exclusive lock of the names, so that no record is being written.
 func (s Store) removeHalfWritten() (err error) {
 	names, err := smallfile.Names(s.namesDir())
 	for _, name := range names {
@@ -268,7 +268,8 @@ func (s Store) removeDocuments(needed map[digest]bool) (err error) {
 	return err
 }
 
-// usedLayers are the names of layers that tasks have noted, and their images.
+// usedLayers returns the lines of all tasks' LayersFiles: names of layers, and imageKey with the images'
+// digests. tasks is the directory of the tasks.
 func (s Store) usedLayers(tasks string) (map[string]bool, error) {
 	used := map[string]bool{}
 	entries, err := os.ReadDir(tasks)
@@ -289,9 +290,9 @@ func (s Store) usedLayers(tasks string) (map[string]bool, error) {
 	return used, nil
 }
 
-// readLayersFile returns what a task has noted of its layers (NoteLayers). A task's spec is written after
-// the note and removed before it. A spec without a note at the second reading is therefore no
-// race with a start or an end of the task: an older berth has started it.
+// readLayersFile returns a task's LayersFile, nothing for a task without layers. A task's spec is written after
+// the LayersFile and removed before it. So a spec without a LayersFile, seen twice, is no race with a start or
+// an end of the task: an older version of berth has started it.
 func readLayersFile(task string) ([]byte, error) {
 	for range 2 {
 		data, err := os.ReadFile(filepath.Join(task, LayersFile))

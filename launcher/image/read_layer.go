@@ -21,12 +21,11 @@ const maxLayer = 256 << 30
 // zstdWindow is the largest window that is decompressed, that of "zstd --long".
 const zstdWindow = 128 << 20
 
-// errCorrupt reports a blob that does not match its digest or size.
+// errCorrupt means that a blob doesn't match its digest or size.
 var errCorrupt = errors.New("blob is corrupt: it has another size or digest")
 
-// unpackInto unpacks one blob into an empty directory. What is in dir is anybody's
-// until it returns. below waits for the layers below and returns their directories,
-// topmost first.
+// unpackInto unpacks a blob into an empty directory. The content of dir is unverified until unpackInto returns
+// nil. below waits for the layers below and returns their directories, topmost first.
 func (s Store) unpackInto(ctx context.Context, dir string, blob io.Reader, l layer, below func() ([]string, error), p *progress) (written int64, err error) {
 	t, err := layertree.New(dir, s.maxLayerSize())
 	if err != nil {
@@ -45,30 +44,28 @@ func (s Store) unpackInto(ctx context.Context, dir string, blob io.Reader, l lay
 
 func (s Store) maxLayerSize() int64 { return cmp.Or(s.MaxLayer, maxLayer) }
 
-// maxArchiveSize is how large an archive may be that has no more than the limit: headers and
-// what follows its end take room, too.
+// maxArchiveSize returns the limit for the archive of a layer, in bytes, which allows for headers and padding.
 func (s Store) maxArchiveSize() int64 { return 2*s.maxLayerSize() + maxJSON }
 
-// readLayer reads a blob once, hands its content, of at most so many bytes, to use, and compares the digests
-// of both at the end. If the blob isn't what its digest says, the error Is
-// errCorrupt, whatever use made of it.
-func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, most int64, use func(io.Reader) error) error {
+// readLayer reads a blob once, calls use with its content, and verifies the digests of both at the end. The
+// content may have at most limit bytes. If the blob doesn't match its digest, the error Is errCorrupt, whatever
+// use has returned.
+func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, limit int64, use func(io.Reader) error) error {
 	if err := checkLayerType(l.blob.MediaType); err != nil {
 		return err
 	}
 	r = io.LimitReader(r, l.blob.Size+1)
-	var blob verifier // an archive of docker's gives blobs no digest, only contents
+	var blob verifier // archives of docker save have no digests of blobs
 	if l.blob.Digest != "" {
 		blob = l.blob.Digest.verifier()
 		r = io.TeeReader(r, blob)
 	}
 	compressed := &countingReader{ctx: ctx, r: r, add: func(n int) { p.addBytes(l, n) }}
-	err := readContent(compressed, l, most, use)
+	err := readContent(compressed, l, limit, use)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	// What follows the archive's end counts for the digest. A decompressor may stop
-	// before the blob does.
+	// The digest covers the whole blob; a decompressor may stop before its end.
 	if _, e := io.Copy(io.Discard, compressed); e != nil {
 		return fmt.Errorf("read blob: %w", e)
 	}
@@ -78,15 +75,15 @@ func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, most int6
 	return err
 }
 
-// readContent decompresses, in a goroutine of its own.
-func readContent(compressed io.Reader, l layer, most int64, use func(io.Reader) error) error {
+// readContent calls use with the decompressed content and verifies its digest. A goroutine decompresses.
+func readContent(compressed io.Reader, l layer, limit int64, use func(io.Reader) error) error {
 	content, closeContent, err := Decompress(compressed)
 	if err != nil {
 		return err
 	}
 	defer closeContent()
 	diff := l.diff.verifier()
-	files := newReadAhead(io.TeeReader(&boundedReader{content, most}, diff))
+	files := newReadAhead(io.TeeReader(&boundedReader{content, limit}, diff))
 	err = use(files)
 	if err == nil {
 		_, err = io.Copy(io.Discard, files)
@@ -115,8 +112,8 @@ func checkLayerType(mediaType string) error {
 	return fmt.Errorf("media type %q is not known", mediaType)
 }
 
-// compression is how a stream is compressed, by its first bytes: media types are
-// wrong too often.
+// compression is the format of a compressed stream. It is detected by the first bytes, because media types are
+// often wrong.
 type compression int
 
 const (
@@ -125,7 +122,7 @@ const (
 	zstandard
 )
 
-// magicSize is how many bytes tell.
+// magicSize is how many bytes detectCompression needs.
 const magicSize = 4
 
 func detectCompression(head []byte) compression {
@@ -138,8 +135,8 @@ func detectCompression(head []byte) compression {
 	return plain
 }
 
-// Decompress returns the content of a stream that may be compressed with gzip or zstd. done is called
-// when the content is not read any more.
+// Decompress returns the content of a stream that may be compressed with gzip or zstd. The caller calls done
+// when it has finished reading.
 func Decompress(r io.Reader) (content io.Reader, done func(), err error) {
 	b := bufio.NewReaderSize(r, 256<<10)
 	head, err := b.Peek(magicSize)
@@ -152,7 +149,7 @@ func Decompress(r io.Reader) (content io.Reader, done func(), err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("decompress: %w", err)
 		}
-		return z, func() { _ = z.Close() }, nil // Close reports what Read did
+		return z, func() { _ = z.Close() }, nil // Close returns the error of Read
 	case zstandard:
 		z, err := zstd.NewReader(b, zstd.WithDecoderMaxWindow(zstdWindow))
 		if err != nil {
@@ -163,11 +160,11 @@ func Decompress(r io.Reader) (content io.Reader, done func(), err error) {
 	return b, func() {}, nil
 }
 
-// readAheadBuffer reads while its reader works.
+// readAheadBuffer reads from a source in the background.
 type readAheadBuffer struct {
 	full, empty chan []byte
 	quit        chan struct{}
-	err         error // of the source; valid when full is closed
+	err         error // of the source; valid once full is closed
 	now, rest   []byte
 }
 
@@ -194,7 +191,7 @@ func (a *readAheadBuffer) readSource(r io.Reader) {
 				more, a.err = r.Read(b[n:cap(b)])
 				n += more
 			}
-			a.full <- b[:n] // there is room for all buffers
+			a.full <- b[:n] // never blocks: full has capacity for all buffers
 		}
 	}
 }
@@ -202,7 +199,7 @@ func (a *readAheadBuffer) readSource(r io.Reader) {
 func (a *readAheadBuffer) Read(p []byte) (int, error) {
 	for len(a.rest) == 0 {
 		if a.now != nil {
-			a.empty <- a.now // there is room for all buffers
+			a.empty <- a.now // never blocks: empty has capacity for all buffers
 			a.now = nil
 		}
 		b, ok := <-a.full
@@ -216,14 +213,14 @@ func (a *readAheadBuffer) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// stopReading returns when nothing is read any more.
+// stopReading stops the background goroutine and waits for it.
 func (a *readAheadBuffer) stopReading() {
 	close(a.quit)
 	for range a.full {
 	}
 }
 
-// boundedReader fails where more than so many bytes come.
+// boundedReader returns an error after left bytes.
 type boundedReader struct {
 	r    io.Reader
 	left int64
@@ -237,7 +234,7 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// countingReader counts what was read, until its context ends.
+// countingReader counts the bytes that are read. After the end of its context it returns an error.
 type countingReader struct {
 	ctx context.Context
 	r   io.Reader

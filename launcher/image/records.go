@@ -22,13 +22,12 @@ import (
 // recordVersion is the version of the files in DIR/names. Records of other versions are an error.
 const recordVersion = 1
 
-// record is what a name stands for on one platform. It is written when all layers
-// are there.
+// record is what a name stands for on one platform. It is written when all layers are unpacked.
 type record struct {
 	Version  int    `json:"version"`
 	Name     string `json:"name"`
 	Platform string `json:"platform"`
-	// Digest is what the registry has under the name: a manifest, or an index of them.
+	// Digest is the digest in the registry: that of a manifest, or of an index.
 	Digest   digest     `json:"digest"`
 	Manifest descriptor `json:"manifest"`
 	Pulled   time.Time  `json:"pulled"`
@@ -36,7 +35,8 @@ type record struct {
 
 func (s Store) namesDir() string { return filepath.Join(s.Dir, "names") }
 
-// recordPath is where a record lies. Names have any characters, files have few.
+// recordPath returns the path of a record. It is a hash, because names may be too long for file names and
+// contain slashes.
 func (s Store) recordPath(name, platform string) string {
 	key := sha256.Sum256([]byte(name + "\n" + platform))
 	return filepath.Join(s.namesDir(), fmt.Sprintf("%x.json", key[:16]))
@@ -50,14 +50,13 @@ func (s Store) writeRecord(r record) error {
 	return atomicfile.Write(s.recordPath(r.Name, r.Platform), data, 0o600, atomicfile.Options{})
 }
 
-// readName reads what a name stands for; an error that Is fs.ErrNotExist says that the
-// store doesn't know it.
+// readName reads the record of a name. The error Is fs.ErrNotExist if there is none.
 func (s Store) readName(name, platform string) (record, error) {
 	return readRecord(s.recordPath(name, platform))
 }
 
-// damagedError reports a record that cannot be decoded, as after a power failure. Such a
-// record counts as missing: the error Is fs.ErrNotExist.
+// damagedError is the error for a record that can't be decoded, as after a power failure. Such a record counts
+// as missing: the error Is fs.ErrNotExist.
 type damagedError struct {
 	path string
 	err  error
@@ -106,7 +105,7 @@ func (s Store) Damaged() (paths []string, err error) {
 	return paths, err
 }
 
-// listRecords lists all that can be read, and which can't be.
+// listRecords returns all records that can be read. The error tells which can't be.
 func (s Store) listRecords() (all []record, unread error) {
 	entries, err := smallfile.Names(s.namesDir())
 	if err != nil {
@@ -132,10 +131,10 @@ func (s Store) listRecords() (all []record, unread error) {
 	return all, unread
 }
 
-// documentPath is where manifests and configurations lie.
+// documentPath returns the path of a manifest or configuration.
 func (s Store) documentPath(d digest) string { return filepath.Join(s.Dir, blobsDir, d.path()) }
 
-// readDocument reads a document of the store and checks it.
+// readDocument reads and verifies a document of the store.
 func (s Store) readDocument(d descriptor) ([]byte, error) {
 	if err := checkDocument(d); err != nil {
 		return nil, err
@@ -155,8 +154,8 @@ func (s Store) writeDocument(d descriptor, data []byte) error {
 	return atomicfile.Write(path, data, 0o600, atomicfile.Options{})
 }
 
-// openNamed finds an image by its name: in the store, where its id does as well, or in its
-// registry.
+// openNamed opens an image by its name, from the store or its registry. In the store it also finds images by
+// the beginning of an id.
 func (s Store) openNamed(ctx context.Context, text string, want platform, how Search) (*Image, error) {
 	name, err := registry.Parse(text)
 	if err != nil {
@@ -182,7 +181,7 @@ func (s Store) openNamed(ctx context.Context, text string, want platform, how Se
 			return nil, context.Cause(ctx)
 		}
 		near := ""
-		if errors.Is(err, registry.ErrNotFound) || errors.Is(err, registry.ErrDenied) { // some say so of what isn't there
+		if errors.Is(err, registry.ErrNotFound) || errors.Is(err, registry.ErrDenied) { // some registries deny access to missing images
 			near = s.suggestKnown(name.Short())
 		}
 		return nil, fmt.Errorf("pull %s%s: %w", name.Short(), near, err)
@@ -190,8 +189,7 @@ func (s Store) openNamed(ctx context.Context, text string, want platform, how Se
 	return img, nil
 }
 
-// openKnown opens an image that was pulled. Its layers may have gone, and are then
-// fetched again.
+// openKnown opens an image that was pulled. Unpack fetches layers that were removed.
 func (s Store) openKnown(ctx context.Context, name registry.Name, want platform, how Search) (*Image, error) {
 	r, err := s.readName(name.String(), want.String())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -203,7 +201,7 @@ func (s Store) openKnown(ctx context.Context, name registry.Name, want platform,
 	return s.openRecord(ctx, name, r, want, how)
 }
 
-// openRecord opens the image of a record. Where nothing is fetched, all of it has to be here.
+// openRecord opens the image of a record. If nothing may be fetched, a missing layer is an error.
 func (s Store) openRecord(ctx context.Context, name registry.Name, r record, want platform, how Search) (*Image, error) {
 	o := s.openRemote(ctx, name, how)
 	img, err := loadImage(ctx, o, r.Manifest, want)
@@ -213,7 +211,7 @@ func (s Store) openRecord(ctx context.Context, name registry.Name, r record, wan
 	img.Name = name.String()
 	if how.Connect == nil {
 		if img.unpacked, err = s.lockReady(ctx, img); err == nil && img.unpacked == nil {
-			_, err = o.connect() // says that it is not
+			_, err = o.connect() // returns the error for a missing part
 		}
 		if err != nil {
 			img.Close()
@@ -240,7 +238,7 @@ func (s Store) openByID(ctx context.Context, word string, want platform, how Sea
 	return s.openRecord(ctx, name, found[0].Of, want, how)
 }
 
-// suggestKnown is the nearest name that is here.
+// suggestKnown returns the nearest name of an image in the store, as the end of a sentence, or "".
 func (s Store) suggestKnown(word string) string {
 	records, err := s.listRecords()
 	if err != nil && len(records) == 0 {
@@ -255,8 +253,7 @@ func (s Store) suggestKnown(word string) string {
 	return SuggestName(word, names)
 }
 
-// resolveImage asks the registry what a name stands for, and fetches what describes it. The
-// layers are Unpack's.
+// resolveImage asks the registry for a name, and fetches manifest and configuration. Unpack fetches the layers.
 func (s Store) resolveImage(ctx context.Context, name registry.Name, want platform, how Search) (*Image, error) {
 	gate, err := s.lockNames()
 	if err != nil {
@@ -265,7 +262,7 @@ func (s Store) resolveImage(ctx context.Context, name registry.Name, want platfo
 	o := s.openRemote(ctx, name, how)
 	img, top, err := s.fetchDocuments(ctx, o, want)
 	if err != nil {
-		gate.Close() // only locked
+		gate.Close() // a lock
 		return nil, err
 	}
 	img.Name = name.String()
@@ -291,7 +288,7 @@ func (s Store) fetchDocuments(ctx context.Context, o *remote, want platform) (*I
 	return img, top, err
 }
 
-// lockNames keeps documents from being removed until the returned file is closed.
+// lockNames takes the shared lock of the names: until the returned file is closed, no documents are removed.
 func (s Store) lockNames() (*os.File, error) {
 	if err := os.MkdirAll(s.namesDir(), 0o700); err != nil {
 		return nil, err

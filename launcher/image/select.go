@@ -9,51 +9,47 @@ import (
 	"time"
 )
 
-// Selection says what Prune removes. The zero value is what no name stands for and
-// nobody uses.
+// Selection says what Prune removes. The zero value removes layers and images that have no name and aren't used.
 type Selection struct {
-	// Tasks is the directory with one directory for each task (NoteLayers).
+	// Tasks is the directory of the tasks, each with a LayersFile.
 	Tasks string
-	// All: names that no task uses, too.
+	// All also removes images with a name that no task uses.
 	All bool
-	// Labels have to be on an image all, or it isn't removed; no other layers go then but
-	// what is left over from these images.
+	// Labels restricts the removal to images that have all of these labels, and to their layers.
 	Labels []Label
-	// Names are names and ids of images to remove, and then nothing else goes but what
-	// is left over from them. What can't be removed keeps none of the others.
+	// Names restricts the removal to the images with these names or ids, and to their layers. An image that
+	// can't be removed doesn't prevent the removal of the others.
 	Names []string
-	// Force removes names of Names that a task uses, whose layers stay, and all names of
-	// an id.
+	// Force also removes names of images that a task uses, whose layers stay, and all names of an id.
 	Force bool
-	// Before spares what was pulled since; the zero time spares nothing.
+	// Before restricts the removal to what was pulled before; the zero time means no restriction.
 	Before time.Time
-	// DryRun only tells.
+	// DryRun removes nothing.
 	DryRun bool
 }
 
-// ErrUsed: an image can't be removed, for a task uses it.
+// ErrUsed means that an image can't be removed because a task uses it.
 var ErrUsed = errors.New("is used by a task")
 
-// ErrNames: an image that was named by its id has several names.
+// ErrNames means that an image that was given by its id has several names.
 var ErrNames = errors.New("has several names")
 
-// Candidate is an image under one of its names, as Choose sees it. Of is what the caller keeps
-// of it.
+// Candidate is one name of an image, as an argument of Choose. Of is the caller's own value.
 type Candidate[T any] struct {
 	Of T
-	// Name is full, Short as people type it. Short is "" for an image that only goes by its id.
+	// Name is the full name, and Short the shortest name that means the same; "" for an image without a name.
 	Name, Short string
 	// Digest is the same for all names of an image.
 	Digest string
 	Pulled time.Time
-	// Used says that a task uses the image.
+	// Used means that a task uses the image.
 	Used bool
-	// Platforms returns an entry with ID and Labels for each platform of which something is here.
+	// Platforms returns an entry with ID and Labels for each platform that is stored.
 	Platforms func() []Summary
 }
 
-// Choose says which candidates a selection removes. What an error says can't be removed isn't
-// among them.
+// Choose returns the candidates that a selection removes. The error tells which of Names can't be removed; these
+// aren't among the chosen ones.
 func Choose[T any](sel Selection, all []*Candidate[T]) (chosen []*Candidate[T], err error) {
 	if len(sel.Names) > 0 {
 		return chooseNamed(sel, all)
@@ -67,14 +63,14 @@ func Choose[T any](sel Selection, all []*Candidate[T]) (chosen []*Candidate[T], 
 	return chosen, nil
 }
 
-// hasLabels reports whether an image has the labels, on each platform. One that can't be read has none.
+// hasLabels reports whether an image has the labels on each platform. An image that can't be read has none.
 func (c *Candidate[T]) hasLabels(asked []Label) bool {
 	return len(asked) == 0 || !slices.ContainsFunc(c.Platforms(), func(s Summary) bool {
 		return s.ID == "" || slices.ContainsFunc(asked, func(l Label) bool { return !l.Matches(s.Labels) })
 	})
 }
 
-// chooseNamed finds what words mean, and what of it can go.
+// chooseNamed is Choose for a selection with Names.
 func chooseNamed[T any](sel Selection, all []*Candidate[T]) (chosen []*Candidate[T], err error) {
 	var meant []*Candidate[T]
 	for _, word := range sel.Names {
@@ -104,7 +100,7 @@ func chooseNamed[T any](sel Selection, all []*Candidate[T]) (chosen []*Candidate
 	return chosen, err
 }
 
-// checkOneName fails if an id stands for images of several names, of which others may be needed.
+// checkOneName returns ErrNames if the images of an id have several names.
 func checkOneName[T any](word string, found []*Candidate[T]) error {
 	var names []string
 	for _, c := range found {
@@ -118,7 +114,7 @@ func checkOneName[T any](word string, found []*Candidate[T]) error {
 	return nil
 }
 
-// findCandidates says which images a person means: by name, or by the beginning of an id.
+// findCandidates returns the images that a word means: by name, or by the beginning of an id.
 func findCandidates[T any](all []*Candidate[T], word string) (found []*Candidate[T], err error) {
 	full := parseFullName(word)
 	var names []string
@@ -139,7 +135,7 @@ func findCandidates[T any](all []*Candidate[T], word string) (found []*Candidate
 	return found, err
 }
 
-// minID is how many digits of an id say which is meant.
+// minID is the least number of digits of an id that are accepted.
 const minID = 4
 
 // idDigits returns the digits of a word that can be the beginning of an id, or "".
@@ -155,7 +151,7 @@ func idDigits(word string) string {
 // there is none.
 func FindByID[T any](all []*Candidate[T], word string) (found []*Candidate[T], err error) {
 	bare := idDigits(word)
-	if bare == "" { // before anything is asked of an engine
+	if bare == "" { // avoids the calls of Platforms
 		return nil, fmt.Errorf("image %q %w", word, ErrNotHere)
 	}
 	meant := map[string]bool{}
@@ -178,7 +174,7 @@ func FindByID[T any](all []*Candidate[T], word string) (found []*Candidate[T], e
 	return found, nil
 }
 
-// noteShortID says that an id begins with a word that is too short for one, or is "".
+// noteShortID returns a hint if a word is the beginning of an id and has fewer than minID digits, "" otherwise.
 func noteShortID[T any](all []*Candidate[T], word string) string {
 	for _, c := range all {
 		for _, s := range c.Platforms() {
@@ -190,7 +186,7 @@ func noteShortID[T any](all []*Candidate[T], word string) string {
 	return ""
 }
 
-// DeletedIDs are the ids of images of which no name stays, nor a task.
+// DeletedIDs returns the ids of chosen images that keep no other name and aren't used.
 func DeletedIDs[T any](all, chosen []*Candidate[T]) (ids []string) {
 	stay := map[string]bool{"": true}
 	for _, c := range all {
@@ -203,7 +199,7 @@ func DeletedIDs[T any](all, chosen []*Candidate[T]) (ids []string) {
 	for _, c := range chosen {
 		for _, s := range c.Platforms() {
 			if !stay[s.ID] {
-				stay[s.ID] = true // said once
+				stay[s.ID] = true // list each id once
 				ids = append(ids, s.ID)
 			}
 		}

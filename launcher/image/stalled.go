@@ -17,11 +17,11 @@ import (
 	"github.com/berth-gpu/berth/internal/removetree"
 )
 
-// A process that unpacks a layer may be stopped, or its registry may be slow or silent, and
-// other processes want the same layer, maybe of another registry. While it gets on, the time of
-// the layer's directory changes. A process that waits and sees no change for a while sets the
-// directory aside and begins anew. The directory stays locked by the one that was too slow,
-// which writes by its descriptor, and finds out at the end.
+// A process that unpacks a layer may be stopped, or its registry may be slow, while other processes wait for the
+// same layer. As long as it makes progress, it updates the modification time of the layer's directory. A process
+// that waits and sees no change for Store.Stall renames the directory (sets it aside) and unpacks the layer
+// itself. The slow process keeps the lock of the renamed directory and writes through its descriptor; it detects
+// the takeover when it finishes.
 //
 // A layer becomes complete, or is taken over, under the lock of the directory above it.
 
@@ -30,17 +30,17 @@ var (
 	errTakenOver = errors.New("another process has taken over the layer")
 )
 
-// minProgress is how many bytes of a layer have to come within Store.Stall.
+// minProgress is how many bytes of a layer have to be read within Store.Stall.
 const minProgress = 4 << 20
 
-// stallWatch sees whether a layer's directory changes. The zero value sees no stall.
+// stallWatch detects that a layer's directory doesn't change. With a zero limit it detects nothing.
 type stallWatch struct {
 	limit time.Duration
 	last  unix.Stat_t
 	since time.Time // by the monotonic clock
 }
 
-// stalled reports whether there was no change for the limit.
+// stalled reports whether the directory has not changed for the limit.
 func (w *stallWatch) stalled(home string) bool {
 	var now unix.Stat_t
 	if w.limit == 0 || unix.Lstat(home, &now) != nil {
@@ -54,8 +54,8 @@ func (w *stallWatch) stalled(home string) bool {
 
 func (s Store) stallLimit() time.Duration { return cmp.Or(s.Stall, time.Minute) }
 
-// showProgress changes the time of a layer's directory when minProgress was read, or all, until
-// the returned function is called.
+// showProgress updates the modification time of a layer's directory each time that minProgress bytes, or all,
+// were read, until stop is called.
 func (w *unpacking) showProgress(l layer, held *os.File) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	pause := w.store.stallLimit() / 10
@@ -70,15 +70,15 @@ func (w *unpacking) showProgress(l layer, held *os.File) (stop func()) {
 			if n := w.progress.bytesOf(l); n-told >= minProgress || n < told || n >= l.blob.Size {
 				told = n
 				now := unix.NsecToTimeval(time.Now().UnixNano())
-				_ = unix.Futimes(int(held.Fd()), []unix.Timeval{now, now}) // at worst somebody takes over
+				_ = unix.Futimes(int(held.Fd()), []unix.Timeval{now, now}) // on an error another process may take over
 			}
 		}
 	}()
 	return func() { close(done); <-ended }
 }
 
-// takeOver sets the directory of a layer aside that isn't complete, if it still is as it was when
-// it was found stalled: another process may have taken it over, or it goes on.
+// takeOver sets the directory of an incomplete layer aside, unless it has changed since it was found stalled: its
+// process has made progress, or another process has taken it over.
 func takeOver(ctx context.Context, home string, stalled unix.Stat_t) (taken bool, err error) {
 	gate, err := lock.Open(ctx, filepath.Dir(home), lock.Exclusive)
 	if err != nil {
@@ -95,8 +95,9 @@ func takeOver(ctx context.Context, home string, stalled unix.Stat_t) (taken bool
 	return true, nil
 }
 
-// setAsideOld sets the directory of a layer aside, which is locked by held, unless it has a download that is
-// younger than keep: aside is "" then. The error Is errTakenOver if the directory was taken over.
+// setAsideOld sets the directory of a layer, locked by held, aside and returns its new path. If it has a part
+// file that is younger than keep, it stays, and aside is "". The error Is errTakenOver if another process has
+// taken the layer over.
 func setAsideOld(ctx context.Context, home string, held *os.File, keep time.Duration) (aside string, err error) {
 	gate, err := lock.Open(ctx, filepath.Dir(home), lock.Exclusive)
 	if err != nil {
@@ -119,7 +120,7 @@ func setAsideOld(ctx context.Context, home string, held *os.File, keep time.Dura
 	return aside, os.Rename(home, aside)
 }
 
-// finishLayer makes a layer complete, unless it was taken over.
+// finishLayer makes a layer complete. The error Is errTakenOver if another process has taken the layer over.
 func finishLayer(ctx context.Context, home string, held *os.File) (err error) {
 	gate, err := lock.Open(ctx, filepath.Dir(home), lock.Exclusive)
 	if err != nil {
@@ -132,18 +133,18 @@ func finishLayer(ctx context.Context, home string, held *os.File) (err error) {
 	return os.Rename(filepath.Join(home, "tmp"), filesDir(home))
 }
 
-// openPath leads to an open directory, wherever it is by now.
+// openPath returns a path of an open directory that stays valid when the directory is renamed.
 func openPath(dir *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) }
 
-// asideMark is in no layer's name.
+// asideMark is in the names of directories that were set aside, and in no layer's name.
 const asideMark = ".old-"
 
 func asidePath(home string) string { return home + asideMark + rand.Text() }
 
 func isAside(home string) bool { return strings.Contains(filepath.Base(home), asideMark) }
 
-// removeAside removes a layer's directory, whose lock the caller holds, in two steps: nobody
-// waits for the second, or takes what is left for a layer.
+// removeAside removes a layer's directory, whose lock the caller holds. It renames the directory first, so that
+// other processes neither wait for the removal nor use a partly removed layer.
 func removeAside(home string) error {
 	aside := asidePath(home)
 	if err := os.Rename(home, aside); err != nil {
@@ -152,13 +153,13 @@ func removeAside(home string) error {
 	return removetree.RemoveAll(aside)
 }
 
-// sweepAside removes what was set aside and has no process that writes to it. What can't be
-// removed is left for the next time.
+// sweepAside removes directories that were set aside and aren't locked. Those that can't be removed are left for
+// the next call.
 func (s Store) sweepAside() {
 	for _, algorithm := range algorithms() {
 		found, err := filepath.Glob(filepath.Join(escapePattern(s.Dir), algorithm, "*"+asideMark+"*"))
 		if err != nil {
-			continue // a pattern of ours is never wrong
+			continue // doesn't happen: the pattern is well-formed
 		}
 		for _, dir := range found {
 			held, err := tryLock(dir, lock.Exclusive, false)
@@ -166,7 +167,7 @@ func (s Store) sweepAside() {
 				continue
 			}
 			_ = removetree.RemoveAll(dir) // see above
-			held.Close()                  // only locked
+			held.Close()                  // a lock
 		}
 	}
 }

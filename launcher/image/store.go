@@ -17,58 +17,55 @@ import (
 	"github.com/berth-gpu/berth/internal/removetree"
 )
 
-// Store is the directory of unpacked layers, and of what is known of images.
+// Store is the directory of unpacked layers and of records of images.
 //
 //	DIR/sha256/CHAIN/     one per layer; see below for its flock
 //	DIR/sha256/CHAIN/fs   the files, with overlayfs's whiteouts; complete if it exists
-//	DIR/sha256/CHAIN/size of the files in bytes
-//	DIR/sha256/CHAIN/tmp  of an unpacking that goes on, or was killed
-//	DIR/sha256/CHAIN/part-BLOB    of a download that goes on, or broke
-//	DIR/sha256/CHAIN/known/PROOF  one per blob that was read and is this layer
-//	DIR/sha256/CHAIN.old-…        set aside: it is removed, or was taken over (stalled.go)
+//	DIR/sha256/CHAIN/size size of the files in bytes
+//	DIR/sha256/CHAIN/tmp  files that are being unpacked, or whose unpacking was killed
+//	DIR/sha256/CHAIN/part-BLOB    a download that runs, or was interrupted
+//	DIR/sha256/CHAIN/known/PROOF  one per blob that was verified to be this layer
+//	DIR/sha256/CHAIN.old-…        set aside: being removed, or taken over (stalled.go)
 //	DIR/blobs/sha256/HEX  manifests and configurations of images that were pulled
 //	DIR/names/KEY.json    what a name stands for, per platform (records.go)
 //
-// CHAIN is the chain id of the image specification: for a layer on nothing its
-// diff id, for others the digest of all diff ids up to it, because directories
-// that a layer doesn't describe take their attributes from the layers below.
+// CHAIN is the chain id of the image specification. It depends on the layers below, because directories that a
+// layer doesn't describe get their attributes from them.
 //
-// Any number of processes may use a store at once, and each may be killed at any time.
-// A process that unpacks or removes a layer holds the exclusive lock of its directory. A
-// process that is about to use the layer holds the shared lock until the files are mounted
-// and noted (NoteLayers). A pull holds the shared lock of DIR/names; removing documents takes the
-// exclusive one.
+// Any number of processes may use a store concurrently, and each may be killed at any time. A process that
+// unpacks or removes a layer holds the exclusive lock of its directory. A process that is about to use the layer
+// holds the shared lock until the files are mounted and recorded (NoteLayers). A pull holds the shared lock of
+// DIR/names; removing documents takes the exclusive one.
 //
-// Users share layers, but knowing a digest gives nobody the files: an image gets a layer
-// only if it has the blob. For an image of a registry the registry's manifest proves that.
-// The blob of a layout is read once for each file that holds it, because the digest in a
-// layout is only a claim.
+// Users share layers, but knowing a digest doesn't give access to the files: an image gets a layer only if it has
+// the blob. For an image of a registry the registry's manifest proves that. The digest in a layout is only a
+// claim, so the blob is read once for each file that contains it.
 type Store struct {
 	Dir string
 	// MaxLayer bounds the unpacked size of one layer in bytes; 0 means 256 GiB.
 	MaxLayer int64
-	// Stall is how long another process may keep a layer without getting on before this one
-	// takes over; 0 means a minute.
+	// Stall is how long another process may hold a layer without progress before this one takes the layer
+	// over; 0 means a minute.
 	Stall time.Duration
 }
 
-// algorithms name the directories that have layers.
+// algorithms returns the names of the directories with layers.
 func algorithms() []string { return []string{"sha256", "sha384", "sha512"} }
 
 func (s Store) layerDir(chain digest) string { return filepath.Join(s.Dir, chain.path()) }
 
-// listLayerDirs are the directories of all layers, complete or not.
+// listLayerDirs returns the directories of all layers, complete or not.
 func (s Store) listLayerDirs() (all []string) {
 	for _, a := range algorithms() {
 		found, err := filepath.Glob(filepath.Join(escapePattern(s.Dir), a, "*"))
-		if err == nil { // a pattern of ours is never wrong
+		if err == nil { // always nil: the pattern is well-formed
 			all = append(all, found...)
 		}
 	}
 	return slices.DeleteFunc(all, isAside)
 }
 
-// escapePattern keeps a directory's name from being taken for a pattern.
+// escapePattern escapes a path for use in a pattern of filepath.Glob.
 func escapePattern(dir string) string {
 	out := make([]byte, 0, len(dir))
 	for i := range len(dir) {
@@ -88,8 +85,8 @@ func pathExists(path string) bool {
 
 func filesDir(home string) string { return filepath.Join(home, "fs") }
 
-// proofPath is the file that stands for a blob having been read and found to be the
-// layer, "" if nothing can.
+// proofPath returns the path of the file whose existence means that the blob with the proof of was verified to be
+// this layer; "" for a blob without a proof.
 func proofPath(home, of string) string {
 	if of == "" {
 		return ""
@@ -97,10 +94,11 @@ func proofPath(home, of string) string {
 	return filepath.Join(home, "known", fmt.Sprintf("%x", sha256.Sum256([]byte(of))))
 }
 
-// proofLimit is the most proofs that are kept of one layer.
+// proofLimit is the maximum number of proofs of a layer.
 const proofLimit = 256
 
-// writeProof forgets everything when there is too much: it is only read again.
+// writeProof creates a proof's file. If the layer has proofLimit proofs, they are removed first: the blobs are then
+// read again.
 func writeProof(proof string) error {
 	if proof == "" {
 		return nil
@@ -117,10 +115,10 @@ func writeProof(proof string) error {
 	return os.WriteFile(proof, nil, 0o600)
 }
 
-// claimLayer waits until a layer is there, and returns its lock, shared; or, with
-// mine, until it is to be unpacked by the caller, who has the lock alone. It polls,
-// so that it can be interrupted. The error Is errStalled if the process that unpacks the
-// layer makes no progress.
+// claimLayer waits until a layer is complete or isn't locked, and locks it. For a complete layer it returns the
+// shared lock. For an incomplete one it returns the exclusive lock and mine, and the caller unpacks the layer. It
+// polls, so that ctx can interrupt it. The error Is errStalled if the process that unpacks the layer makes no
+// progress.
 func claimLayer(ctx context.Context, home string, watch *stallWatch, waiting func()) (held *os.File, mine bool, err error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		how := lock.Exclusive
@@ -134,8 +132,8 @@ func claimLayer(ctx context.Context, home string, watch *stallWatch, waiting fun
 		if f != nil && pathExists(filesDir(home)) == (how == lock.Shared) {
 			return f, how == lock.Exclusive, nil
 		}
-		if f != nil { // somebody was faster
-			f.Close() // only locked
+		if f != nil { // another process was faster
+			f.Close() // a lock
 			continue
 		}
 		if how == lock.Exclusive && watch.stalled(home) {
@@ -150,8 +148,8 @@ func claimLayer(ctx context.Context, home string, watch *stallWatch, waiting fun
 	}
 }
 
-// tryLock returns nil, nil when somebody else holds the lock, or has just removed the
-// directory.
+// tryLock locks a directory without waiting. It returns nil, nil if another process holds the lock, or has just
+// removed the directory. mkdir creates a missing directory.
 func tryLock(dir string, how lock.Mode, mkdir bool) (*os.File, error) {
 	if mkdir {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -166,18 +164,17 @@ func tryLock(dir string, how lock.Mode, mkdir bool) (*os.File, error) {
 		return nil, err
 	}
 	if !lock.IsAt(int(f.Fd()), dir) {
-		f.Close() // only locked
+		f.Close() // a lock
 		return nil, nil
 	}
 	return f, nil
 }
 
-// maxPartAge is how long what a broken download has got is kept for the next one.
+// maxPartAge is how long the part file of an interrupted download is kept.
 const maxPartAge = 7 * 24 * time.Hour
 
-// sweepUnfinished removes what killed unpackings of any layer left. Unpacking is rare and
-// long, so looking at each layer costs nothing; what can't be removed is left
-// for the next time.
+// sweepUnfinished removes what processes that were killed while unpacking have left. What can't be removed is left
+// for the next call. Unpacking is rare and slow, so checking all layers costs little in comparison.
 func (s Store) sweepUnfinished() {
 	s.sweepAside()
 	for _, home := range s.listLayerDirs() {
@@ -191,12 +188,12 @@ func (s Store) sweepUnfinished() {
 		if !pathExists(filesDir(home)) {
 			_ = discardUnfinished(context.Background(), home, held, maxPartAge) // best effort, see above
 		}
-		held.Close() // read-only
+		held.Close() // a lock
 	}
 }
 
-// discardUnfinished removes a layer that isn't complete, and that is locked by held, but keeps a
-// download that is younger than an age. The error Is errTakenOver if the layer isn't the caller's any more.
+// discardUnfinished removes an incomplete layer that is locked by held. A part file that is younger than keep
+// stays. The error Is errTakenOver if another process has taken the layer over.
 func discardUnfinished(ctx context.Context, home string, held *os.File, keep time.Duration) error {
 	aside, err := setAsideOld(ctx, home, held, keep)
 	if err != nil {

@@ -15,16 +15,16 @@ import (
 
 // LayerSummary is an unpacked layer.
 type LayerSummary struct {
-	Digest   string    `json:"digest"` // of its chain
-	Size     int64     `json:"size"`   // of its files, in bytes
+	Digest   string    `json:"digest"` // the chain id
+	Size     int64     `json:"size"`   // of the files, in bytes
 	Unpacked time.Time `json:"unpacked"`
 	// Tasks are the ids of the tasks that use it.
 	Tasks []string `json:"tasks"`
 }
 
 // UnnamedLayers returns the layers that belong to no image with a name, the largest first: those of layouts and
-// archives, and those of images whose name stands for a newer image by now. tasks is the directory of the tasks. An error
-// says what couldn't be read; the other layers are returned all the same.
+// archives, and those of images whose name stands for a newer image by now. tasks is the directory of the tasks. An
+// error tells what couldn't be read; the other layers are returned all the same.
 func (s Store) UnnamedLayers(tasks string) (all []LayerSummary, err error) {
 	all = []LayerSummary{}
 	records, err := s.listRecords()

@@ -20,13 +20,12 @@ import (
 	"github.com/berth-gpu/berth/launcher/overlay"
 )
 
-// maxParallelLayers is how many layers are downloaded and unpacked at a time, as docker does.
+// maxParallelLayers is how many layers are downloaded and unpacked concurrently, as in docker.
 const maxParallelLayers = 3
 
-// Progress tells about work that takes long. Done and Total are compressed bytes of
-// all layers that weren't there yet, LayerDone and LayerSize those of this one.
-// Waiting: another task unpacks the layer. Ready: it is there now. Layers is how many
-// the image has, 0 if that is not known.
+// Progress is a report about one layer of an image that is being unpacked. Done and Total are the compressed bytes
+// of all missing layers, LayerDone and LayerSize those of this one. Waiting means that another process unpacks the
+// layer, Ready that it is complete. Layers is the number of the image's layers, 0 if unknown.
 type Progress struct {
 	Layer     string
 	Layers    int
@@ -38,12 +37,12 @@ type Progress struct {
 	Ready     bool
 }
 
-// Unpack makes sure that every layer of the image is there, downloads what isn't, and
-// returns their directories, topmost first, for overlayfs. For a directory image it
-// is the directory. report may be nil; its calls don't overlap.
+// Unpack downloads and unpacks the missing layers of the image, and returns the directories of all layers for
+// overlayfs, topmost first. For a directory image it returns the directory. report may be nil; its calls don't
+// overlap.
 //
-// The layers stay while the image isn't closed. An image that was pulled has its name
-// in the store when this returns nil.
+// The layers aren't pruned until the image is closed. The name of an image that was pulled is recorded when Unpack
+// returns nil.
 func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([]string, error) {
 	if img.Dir != "" {
 		return []string{img.Dir}, nil
@@ -65,15 +64,15 @@ func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([
 		return nil, fmt.Errorf("image %s: %w", img.Name, err)
 	}
 	slices.Reverse(dirs)
-	// The kernel doesn't honour a layer that hides all below it: leave those out.
+	// The kernel ignores the opaque attribute of a layer's root, so the layers below an opaque layer are omitted.
 	if i := slices.IndexFunc(dirs, overlay.IsOpaque); i >= 0 {
 		dirs = dirs[:i+1]
 	}
 	return dirs, nil
 }
 
-// lockReady returns the directories if all layers are there, undermost first, and nil
-// otherwise.
+// lockReady locks all layers and returns their directories, the lowest first, if all are complete and verified to
+// belong to the image. Otherwise it returns nil.
 func (s Store) lockReady(ctx context.Context, img *Image) (dirs []string, err error) {
 	for _, l := range img.layers {
 		home := s.layerDir(l.chain)
@@ -102,8 +101,8 @@ func (l layer) displayName() string {
 	return string(cmp.Or(l.blob.Digest, l.diff))
 }
 
-// unpackAll unpacks several layers at a time and starts with the lowest. A layer that waits
-// for one below it therefore waits for one that was started before it: there is no deadlock.
+// unpackAll unpacks several layers concurrently, beginning with the lowest. A layer only waits for layers below,
+// which were started before it, so there is no deadlock.
 func (s Store) unpackAll(ctx context.Context, img *Image, p *progress) ([]string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -131,12 +130,12 @@ func (s Store) unpackAll(ctx context.Context, img *Image, p *progress) ([]string
 	return w.dirs, nil
 }
 
-// missingBytes are the bytes that have to be read.
+// missingBytes returns how many bytes of blobs have to be read.
 func (s Store) missingBytes(ctx context.Context, img *Image) (total int64) {
 	for _, l := range img.layers {
 		src, err := img.origin.layer(ctx, l, "")
 		if err != nil {
-			continue // will be said when it's needed
+			continue // getLayer returns the error
 		}
 		src.close()
 		home := s.layerDir(l.chain)
@@ -147,13 +146,13 @@ func (s Store) missingBytes(ctx context.Context, img *Image) (total int64) {
 	return total
 }
 
-// unpacking is one image's layers being unpacked.
+// unpacking is one call of unpackAll.
 type unpacking struct {
 	store    Store
 	img      *Image
 	progress *progress
-	mu       sync.Mutex // of the image's locks
-	dirs     []string   // undermost first; valid when done is closed
+	mu       sync.Mutex // protects img.held
+	dirs     []string   // the lowest first; each is valid once its done is closed
 	done     []chan struct{}
 }
 
@@ -171,7 +170,7 @@ func (w *unpacking) waitBelow(ctx context.Context, i int) ([]string, error) {
 	return dirs, nil
 }
 
-// getLayer brings one layer about, by us or by somebody else.
+// getLayer unpacks a layer, or waits until another process has unpacked it, and locks it.
 func (w *unpacking) getLayer(ctx context.Context, i int) error {
 	l := w.img.layers[i]
 	home := w.store.layerDir(l.chain)
@@ -183,7 +182,7 @@ func (w *unpacking) getLayer(ctx context.Context, i int) error {
 			if err != nil {
 				return fmt.Errorf("take over layer %s: %w", l.displayName(), err)
 			}
-			if taken { // once: two processes with slow connections would begin again and again
+			if taken { // at most once, so that two slow processes don't take the layer from each other for ever
 				watch.limit = 0
 			}
 			continue
@@ -202,7 +201,7 @@ func (w *unpacking) getLayer(ctx context.Context, i int) error {
 			return err
 		}
 		err = w.unpackLayer(ctx, i, home, held)
-		held.Close() // only locked; the next round takes it shared, or finds that it was pruned
+		held.Close() // a lock; the next iteration takes the shared lock, or finds that the layer was pruned
 		if err != nil && !errors.Is(err, errTakenOver) {
 			return fmt.Errorf("unpack layer %s: %w", l.displayName(), err)
 		}
@@ -215,8 +214,8 @@ func (w *unpacking) holdLock(f *os.File) {
 	w.img.held = append(w.img.held, f)
 }
 
-// proveLayer lets an image use a layer that is there: it must have the layer itself, and
-// not merely name it. Its blob is read once for that.
+// proveLayer verifies that an image has the blob of a complete layer, and not only its digest. The blob is read
+// unless there is a proof.
 func (w *unpacking) proveLayer(ctx context.Context, l layer, home string) error {
 	src, err := w.img.origin.layer(ctx, l, "")
 	if err != nil {
@@ -227,15 +226,15 @@ func (w *unpacking) proveLayer(ctx context.Context, l layer, home string) error 
 	if known != "" && pathExists(known) {
 		return nil
 	}
-	discard := func(io.Reader) error { return nil } // readLayer reads to the end for the digests
+	discard := func(io.Reader) error { return nil } // readLayer itself reads to the end
 	if err := readLayer(ctx, src, l, w.progress, w.store.maxArchiveSize(), discard); err != nil {
 		return fmt.Errorf("check layer %s: %w", l.displayName(), err)
 	}
 	return writeProof(known)
 }
 
-// unpackLayer fills a layer's directory, which is locked by held. A blob that came corrupt is
-// fetched once again. The error Is errTakenOver if another process has taken the layer over.
+// unpackLayer unpacks a layer into its directory, which is locked by held. A corrupt blob is fetched a second time.
+// The error Is errTakenOver if another process has taken the layer over.
 func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *os.File) error {
 	defer w.showProgress(w.img.layers[i], held)()
 	retry, err := w.fetchLayer(ctx, i, home, held)
@@ -251,7 +250,8 @@ func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *o
 	if (isResumable(err) || ctx.Err() != nil) && !full {
 		keep = maxPartAge
 	}
-	// Removed under the lock; who waits for it sees that it has gone. Also if ctx has ended.
+	// The directory is removed under the lock, so that waiting processes start again. That happens also if ctx
+	// has ended.
 	left := discardUnfinished(context.WithoutCancel(ctx), home, held, keep)
 	if errors.Is(left, errTakenOver) {
 		w.progress.restartLayer(w.img.layers[i])
@@ -260,13 +260,14 @@ func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *o
 	return errors.Join(err, left)
 }
 
-// isResumable reports whether a download can go on where it ended.
+// isResumable reports whether the error is of a download that can be continued.
 func isResumable(err error) bool {
 	var d downloadError
 	return errors.As(err, &d)
 }
 
-// fetchLayer writes by way of the open directory, which may be at home no more.
+// fetchLayer fetches and unpacks a layer. It writes through the open directory held, because the directory may be
+// renamed meanwhile. retry means that a second attempt may succeed.
 func (w *unpacking) fetchLayer(ctx context.Context, i int, home string, held *os.File) (retry bool, err error) {
 	l, dir := w.img.layers[i], openPath(held)
 	part, tmp := filepath.Join(dir, "part-"+l.blob.Digest.fileName()), filepath.Join(dir, "tmp")
@@ -295,7 +296,7 @@ func (w *unpacking) fetchLayer(ctx context.Context, i int, home string, held *os
 	return false, writeProof(proofPath(home, src.proof))
 }
 
-// fillDirectory unpacks into an empty tmp.
+// fillDirectory unpacks the blob into the directory tmp, which it empties first, and returns the size of the files.
 func (w *unpacking) fillDirectory(ctx context.Context, tmp string, src source, i int) (int64, error) {
 	if err := removetree.RemoveAll(tmp); err != nil {
 		return 0, err
@@ -308,7 +309,7 @@ func (w *unpacking) fillDirectory(ctx context.Context, tmp string, src source, i
 	if err != nil {
 		return 0, err
 	}
-	// An archive's entry for the root itself isn't applied.
+	// The mode of the root is fixed: an archive's entry for the root isn't applied.
 	return written, os.Chmod(tmp, 0o755)
 }
 

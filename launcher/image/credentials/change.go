@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// storeIn keeps a login in a file of docker's format, or in the helper that the file names for
-// the registry. It returns the helper's name, "" for the file.
+// storeIn stores a login in a file of docker's format, or in the helper that the file names for the
+// registry. It returns the helper's name, "" for the file.
 func storeIn(ctx context.Context, path, host string, l Login) (helper string, err error) {
 	err = changeFile(ctx, path, func(file *editedFile) (bool, error) {
 		entry := map[string]string{}
@@ -34,7 +34,7 @@ func storeIn(ctx context.Context, path, host string, l Login) (helper string, er
 			entry["auth"] = base64.StdEncoding.EncodeToString([]byte(l.User + ":" + l.Secret))
 		}
 		file.removeEntries(host)
-		data, err := json.Marshal(entry) // empty with a helper, as docker has it
+		data, err := json.Marshal(entry) // empty with a helper, as docker writes it
 		file.auths[serverAddress(host)] = data
 		return true, err
 	})
@@ -64,14 +64,14 @@ func eraseIn(ctx context.Context, path, host string) (found bool, err error) {
 	return found, err
 }
 
-// editedFile is a file of docker's format with all keys that berth doesn't know.
+// editedFile is a file of docker's format, including the keys that berth doesn't know.
 type editedFile struct {
 	keys  map[string]json.RawMessage
 	auths map[string]json.RawMessage
 	known credentialsFile
 }
 
-// helperOf returns the credential helper of a registry, "" if the file itself keeps its login.
+// helperOf returns the credential helper of a registry, "" if its login is stored in the file itself.
 func (f *editedFile) helperOf(host string) string {
 	for _, key := range hostKeys(host) {
 		if helper := f.known.Helpers[key]; helper != "" {
@@ -81,7 +81,7 @@ func (f *editedFile) helperOf(host string) string {
 	return f.known.Store
 }
 
-// removeEntries removes what the file itself has of a registry, under any name that it has.
+// removeEntries removes the entries of a registry from the file, under all names of the registry.
 func (f *editedFile) removeEntries(host string) (found bool) {
 	for key := range f.auths {
 		if slices.Contains(hostKeys(host), registry.TrimAddress(key)) {
@@ -92,8 +92,9 @@ func (f *editedFile) removeEntries(host string) (found bool) {
 	return found
 }
 
-// changeFile changes a file of docker's format in one step, under a lock of its directory. It
-// makes what is missing, for this user alone. A symbolic link stays, and its target changes.
+// changeFile replaces a file of docker's format atomically, under a lock of its directory. Missing
+// directories and files are created for this user only. If path is a symbolic link, its target is
+// replaced.
 func changeFile(ctx context.Context, path string, change func(*editedFile) (changed bool, err error)) (err error) {
 	defer func() {
 		if err != nil {
@@ -105,7 +106,7 @@ func changeFile(ctx context.Context, path string, change func(*editedFile) (chan
 	}
 	target, err := filepath.EvalSymlinks(path) //nolint:forbidigo // the paths of the user whose rights this process has
 	if errors.Is(err, fs.ErrNotExist) {
-		var dir string                                       // it may be a link itself, and a lock doesn't follow links
+		var dir string                                       // may be a link, which a lock doesn't follow
 		dir, err = filepath.EvalSymlinks(filepath.Dir(path)) //nolint:forbidigo // as above
 		target = filepath.Join(dir, filepath.Base(path))
 	}
@@ -149,7 +150,7 @@ func parseFile(path string) (editedFile, error) {
 	return file, err
 }
 
-// encode writes the file as docker does.
+// encode returns the file in docker's format.
 func (f *editedFile) encode() ([]byte, error) {
 	auths, err := json.Marshal(f.auths)
 	if err != nil {

@@ -1,10 +1,9 @@
 // Package credentials reads and changes the accounts of image registries in the files of docker
 // and podman (config.json, auth.json) and in the credential helpers that these files name.
 //
-// A process of root also uses files of other users ([registry.CredentialFile]): of the user for
-// whom sudo runs it, for example. Such a user can put a symbolic link or a FIFO in the place
-// of the file, and names the helper. Root opens none of these files and runs none of these
-// helpers: a child process does, which has the user's uid and gid and nothing else of root's
+// A process of root also uses files of other users ([registry.CredentialFile]), such as the user of sudo.
+// Such a user can replace the file by a symbolic link or a FIFO, and chooses the helper. So root opens
+// none of these files and runs none of these helpers: a child process with the user's uid and gid does
 // (see [Serve]).
 package credentials
 
@@ -73,8 +72,7 @@ func findIn(ctx context.Context, paths []string, n registry.Name) (Login, string
 	return Login{}, "", nil
 }
 
-// readFile reads a file of credentials. To root it refuses files of other users: what root reads
-// must not be written by others.
+// readFile reads a file of credentials. For a process of root, a file of another user is an error.
 func readFile(path string) (_ []byte, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -94,8 +92,8 @@ func readFile(path string) (_ []byte, err error) {
 	return smallfile.ReadFD(int(f.Fd()), st.Size, maxCredentials)
 }
 
-// findEntry looks for the most exact key first: podman's may name a repository, docker's
-// are hosts or addresses of them.
+// findEntry returns the login for a name, by the most specific key. Keys of podman may contain a
+// repository; those of docker are hosts or addresses of hosts.
 func (f credentialsFile) findEntry(ctx context.Context, n registry.Name) (Login, error) {
 	for _, key := range credentialKeys(n) {
 		if helper := f.Helpers[key]; helper != "" {
@@ -172,7 +170,7 @@ func callHelper(ctx context.Context, helper, verb string, input []byte) ([]byte,
 		if errors.As(err, &failed) && bytes.Contains(bytes.ToLower(out), []byte("credentials not found")) {
 			err = errNotKept
 		}
-		// What a helper that succeeded has written can be a password; one that failed writes why.
+		// The output of a helper that has failed is an error message, and no password.
 		if failed == nil {
 			return nil, fmt.Errorf("docker-credential-%s %s: %w", helper, verb, err)
 		}
@@ -181,7 +179,7 @@ func callHelper(ctx context.Context, helper, verb string, input []byte) ([]byte,
 	return out, nil
 }
 
-// getFromHelper asks a helper for the login of a server; to have none is no error.
+// getFromHelper asks a helper for the login of a server. A missing login is not an error.
 func getFromHelper(ctx context.Context, helper, server string) (Login, error) {
 	out, err := callHelper(ctx, helper, "get", []byte(server))
 	if errors.Is(err, errNotKept) {

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// Find returns the login of the first of the files that has one for a name, and that file. To
-// have none is no error.
+// Find returns the login of the first of the files that has one for a name, and the path of that file. A
+// missing login is not an error.
 func Find(ctx context.Context, files []registry.CredentialFile, n registry.Name) (Login, string, error) {
 	for len(files) > 0 {
 		// Adjacent files of one user share a child process.
@@ -38,9 +38,9 @@ func Find(ctx context.Context, files []registry.CredentialFile, n registry.Name)
 
 func sameUser(a, b *registry.User) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// Store keeps a login in a file of docker's format, or in the credential helper that the file
-// names for the registry. It returns the helper's name, "" for the file. The file has mode 0600
-// and is replaced in one step; all else that is in it stays.
+// Store stores a login in a file of docker's format, or in the credential helper that the file names for
+// the registry. It returns the helper's name, "" for the file. The file gets mode 0600 and is replaced
+// atomically; its other contents stay.
 func Store(ctx context.Context, file registry.CredentialFile, host string, l Login) (helper string, err error) {
 	r, err := perform(ctx, file.User, request{Verb: "store", Paths: []string{file.Path}, Name: registry.Name{Host: host}, Login: l})
 	return r.Helper, err
@@ -69,8 +69,7 @@ type result struct {
 	Error        string
 }
 
-// perform carries out a request in this process, or in a child process if user is another user than
-// this process's.
+// perform executes a request in this process, or in a child process if user isn't this process's user.
 func perform(ctx context.Context, user *registry.User, req request) (result, error) {
 	if user != nil && int(user.UID) != os.Geteuid() {
 		return performAs(ctx, *user, req)
@@ -99,9 +98,9 @@ const (
 	maxResult = maxCredentials + 4096
 )
 
-// performAs carries out a request in a child process with the uid and gid of user, and no other group.
-// The user can kill or stop the child, or make it answer anything, so performAs bounds the time and the
-// size of the answer.
+// performAs executes a request in a child process with the uid and gid of user, and no other group. The
+// user can kill or stop the child, or forge its answer, so performAs bounds the time and the size of the
+// answer.
 func performAs(ctx context.Context, user registry.User, req request) (r result, err error) {
 	defer func() {
 		if err != nil {
@@ -141,7 +140,7 @@ func performAs(ctx context.Context, user registry.User, req request) (r result, 
 	return r, nil
 }
 
-// limitedWriter fails after left bytes.
+// limitedWriter returns an error after left bytes.
 type limitedWriter struct {
 	io.Writer
 	left int
@@ -154,8 +153,8 @@ func (w *limitedWriter) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// Serve is the child process: it reads one request from in, carries it out with this process's own
-// rights, and writes the result to out. An error of the request itself is part of the result.
+// Serve is the main function of the child process. It reads one request from in, executes it with this
+// process's rights, and writes the result to out. An error of the request is part of the result.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	var req request
 	if err := json.NewDecoder(in).Decode(&req); err != nil {

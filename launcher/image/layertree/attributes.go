@@ -33,7 +33,7 @@ func (t *Tree) writeFile(h *tar.Header, base string, content io.Reader) (err err
 	if err := unix.Fchown(fd, uid, gid); err != nil {
 		return err
 	}
-	// Capabilities are an attribute that a change of owner takes off again.
+	// Attributes are set after the owner: a change of owner removes file capabilities.
 	if err := setAttrs(h, func(name string, value []byte) error { return unix.Fsetxattr(fd, name, value, 0) }); err != nil {
 		return err
 	}
@@ -44,7 +44,8 @@ func (t *Tree) writeFile(h *tar.Header, base string, content io.Reader) (err err
 	return unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(fd), []unix.Timespec{at, at}, 0)
 }
 
-// copyContent leaves holes where blocks are zeros: a sparse entry of a few bytes would fill the disk otherwise.
+// copyContent writes a file's content and leaves holes for blocks of zeros. Otherwise a sparse entry of a few
+// bytes could fill the disk.
 func (t *Tree) copyContent(fd int, content io.Reader) error {
 	for size := int64(0); ; {
 		n, err := fillBuffer(content, t.buf)
@@ -53,7 +54,7 @@ func (t *Tree) copyContent(fd int, content io.Reader) error {
 		}
 		size += int64(n)
 		t.written += int64(n)
-		if err == io.EOF { //nolint:errorlint // a truncated stream is another error
+		if err == io.EOF { //nolint:errorlint // io.ErrUnexpectedEOF of a truncated stream isn't the end
 			return unix.Ftruncate(fd, size) // the end may be a hole
 		}
 		if err != nil {
@@ -62,7 +63,8 @@ func (t *Tree) copyContent(fd int, content io.Reader) error {
 	}
 }
 
-// fillBuffer reads until the buffer is full, or to the end: then the error is io.EOF, whatever was read before it.
+// fillBuffer reads until the buffer is full or the reader returns an error. At the end the error is io.EOF,
+// also if n > 0.
 func fillBuffer(r io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var more int
@@ -113,7 +115,7 @@ func writeAt(fd int, data []byte, offset int64) error {
 	return nil
 }
 
-// setAttributes of what has no content: owner, attributes, permissions, times.
+// setAttributes sets owner, extended attributes, permissions and times of an entry without content.
 func (t *Tree) setAttributes(h *tar.Header, base string) error {
 	uid, gid, err := checkOwner(h)
 	if err != nil {
@@ -126,7 +128,7 @@ func (t *Tree) setAttributes(h *tar.Header, base string) error {
 	if err := setAttrs(h, func(name string, value []byte) error { return unix.Lsetxattr(path, name, value, 0) }); err != nil {
 		return err
 	}
-	if h.Typeflag != tar.TypeSymlink { // which has none, and would be followed
+	if h.Typeflag != tar.TypeSymlink { // a link has no permissions, and Fchmodat would follow it
 		if err := unix.Fchmodat(t.parent, base, permissions(h), 0); err != nil {
 			return err
 		}
@@ -135,19 +137,19 @@ func (t *Tree) setAttributes(h *tar.Header, base string) error {
 	return unix.UtimesNanoAt(t.parent, base, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// checkOwner returns the owner of an entry. The highest number is refused: the kernel takes it
-// for "do not change".
+// checkOwner returns the owner of an entry. The highest number is an error: to the kernel it means "do not
+// change".
 func checkOwner(h *tar.Header) (uid, gid int, err error) {
 	const most = 1<<32 - 2
 	if h.Uid < 0 || h.Gid < 0 || h.Uid > most || h.Gid > most {
-		return 0, 0, fmt.Errorf("owner %d:%d can't be", h.Uid, h.Gid)
+		return 0, 0, fmt.Errorf("owner %d:%d is invalid", h.Uid, h.Gid)
 	}
 	return h.Uid, h.Gid, nil
 }
 
 func permissions(h *tar.Header) uint32 { return uint32(h.Mode & 0o7777) } //nolint:gosec // twelve bits
 
-// boundTime bounds a time to what every file system can keep.
+// boundTime returns a time that every file system can store: times out of range become 0.
 func boundTime(t time.Time) unix.Timespec {
 	if t.Before(time.Unix(0, 0)) || t.After(time.Unix(1<<33, 0)) {
 		t = time.Unix(0, 0)
@@ -155,12 +157,11 @@ func boundTime(t time.Time) unix.Timespec {
 	return unix.NsecToTimespec(t.UnixNano())
 }
 
-// attrPrefix is where archives have extended attributes.
+// attrPrefix begins the PAX records of extended attributes.
 const attrPrefix = "SCHILY.xattr."
 
-// setAttrs sets a layer's extended attributes, but those that say something to the
-// kernel's overlayfs, which are the host's to set. What the file system has no place
-// for is left out, as engines do.
+// setAttrs sets the extended attributes of an entry, except those that overlayfs interprets. Attributes that
+// the file system doesn't support are skipped, as in other engines.
 func setAttrs(h *tar.Header, set func(name string, value []byte) error) error {
 	for key, value := range h.PAXRecords {
 		name, ok := strings.CutPrefix(key, attrPrefix)
@@ -168,7 +169,7 @@ func setAttrs(h *tar.Header, set func(name string, value []byte) error) error {
 			continue
 		}
 		err := set(name, []byte(value))
-		misplaced := errors.Is(err, unix.EPERM) && strings.HasPrefix(name, "user.") // on links and pipes
+		misplaced := errors.Is(err, unix.EPERM) && strings.HasPrefix(name, "user.") // links and FIFOs can't have them
 		if err != nil && !misplaced && !errors.Is(err, unix.ENOTSUP) {
 			return fmt.Errorf("set attribute %q: %w", name, err)
 		}
@@ -176,8 +177,8 @@ func setAttrs(h *tar.Header, set func(name string, value []byte) error) error {
 	return nil
 }
 
-// Finish ends the unpacking: directories that the layer doesn't describe look as in
-// the layers below, topmost first, and all get their times.
+// Finish completes the unpacking. Directories that the layer doesn't describe get the attributes that they
+// have in the layers below, topmost first, and all directories get their times.
 func (t *Tree) Finish(below []string) error {
 	t.closeParent()
 	var lower []int
@@ -203,7 +204,7 @@ func (t *Tree) Finish(below []string) error {
 	return nil
 }
 
-// setTimes sets a directory's times, unless it has become something else.
+// setTimes sets a directory's times, unless the directory was replaced by another file.
 func (t *Tree) setTimes(name string, times []unix.Timespec) error {
 	fd, err := openDir(t.root, name, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if isGone(err) {
@@ -216,12 +217,12 @@ func (t *Tree) setTimes(name string, times []unix.Timespec) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(fd), times, 0)
 }
 
-// isGone reports that there is no such directory, or that a file has its name or one above it.
+// isGone reports whether an error means that a directory, or one above it, was removed or replaced.
 func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// inheritAttributes copies the attributes of the directory that the layers below have there.
+// inheritAttributes copies the attributes of the directory of the same name in the topmost layer that has it.
 func (t *Tree) inheritAttributes(name string, lower []int) error {
 	own, err := openDir(t.root, name, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if isGone(err) {
@@ -237,7 +238,7 @@ func (t *Tree) inheritAttributes(name string, lower []int) error {
 			continue
 		}
 		if err != nil {
-			return nil //nolint:nilerr // something else was in its place: there is nothing to inherit
+			return nil //nolint:nilerr // not a directory there: nothing to inherit
 		}
 		err = copyAttributes(own, from)
 		return errors.Join(err, unix.Close(from))
@@ -263,7 +264,7 @@ func copyAttributes(to, from int) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, dir, []unix.Timespec{st.Atim, st.Mtim}, 0)
 }
 
-// maxAttr is the most that the kernel allows for an attribute, or a list of names.
+// maxAttr is the kernel's limit for an attribute, or a list of names, in bytes.
 const maxAttr = 64 << 10
 
 func copyAttrs(to, from string) error {

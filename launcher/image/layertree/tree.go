@@ -1,7 +1,7 @@
 // Package layertree applies a layer's archive to a directory. Layers are untrusted data: the
 // kernel resolves their names inside the directory, and what is written is bounded.
 //
-// It reads no digests and decompresses nothing: package image does both.
+// Package image checks digests and decompresses.
 package layertree
 
 import (
@@ -18,31 +18,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree is a directory into which a layer is unpacked. Names are resolved by the
-// kernel (openat2 with RESOLVE_IN_ROOT, Linux 5.6): no name, link or order of
-// entries reaches outside. Only one goroutine may use it, and nobody else may write
-// to the directory meanwhile.
+// Tree is a directory into which a layer is unpacked. Names are resolved by the kernel (openat2 with
+// RESOLVE_IN_ROOT, Linux 5.6): no name, link or order of entries leads out of it. Only one goroutine may use
+// a Tree, and no other process may write to the directory meanwhile.
 //
-// A layer's own directories look as it says. Those that it only passes through are
-// made with the attributes that Finish finds in the layers below.
+// Directories that the layer describes get the attributes of their entries. Other directories on the path of
+// an entry are created, and Finish copies their attributes from the layers below.
 type Tree struct {
 	root int
 	buf  []byte
-	// parent is the directory of the last entry, open: archives go by directories.
+	// parent is the open directory of the last entry: entries of a directory are mostly adjacent.
 	parent     int
 	parentPath string
-	// implied are directories that no entry describes (yet).
+	// implied are the directories that no entry has described yet.
 	implied map[string]bool
-	// described have times that must be set when nothing is written there any more.
+	// described are the directories' times, which are set when nothing is written to them any more.
 	described map[string]time.Time
-	// remembered is how many bytes the names of both have, and maxNames how many they may have.
+	// remembered is the length of all names in implied and described, in bytes; maxNames is its limit.
 	remembered, maxNames int
 	written              int64
-	// left is what may still be written, of limit.
+	// left is how many bytes may still be written, of limit.
 	left, limit int64
 }
 
-// Prefixes of the image specification's whiteouts.
+// Names and prefixes of the image specification's whiteouts.
 const (
 	whiteout = ".wh."
 	reserved = ".wh..wh."
@@ -64,15 +63,14 @@ func New(dir string, limit int64) (*Tree, error) {
 	}, nil
 }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (t *Tree) Close() {
 	t.closeParent()
-	_ = unix.Close(t.root) // O_PATH: there is nothing to lose
+	_ = unix.Close(t.root) // O_PATH
 }
 
-// maxNames is how many bytes the names of a layer's directories may have together: they
-// are remembered to its end, in the memory of a process that nothing else limits. The
-// largest images have some 300,000 directories.
+// maxNames bounds the names of a layer's directories, in bytes: they are in memory until Finish. The largest
+// images have some 300,000 directories.
 const maxNames = 128 << 20
 
 func (t *Tree) boundNames(name string) error {
@@ -89,9 +87,9 @@ func (t *Tree) closeParent() {
 	t.parent = -1
 }
 
-// Apply applies an archive's entries, of which no more than limit bytes are written.
-// Sizes are what will be written, which can be more than what is read; an empty file
-// takes room too.
+// Apply applies the entries of an archive. An archive that needs more than limit bytes is an error. Sizes are
+// those in the headers, which for sparse files are larger than what is read; each entry counts as 4 KiB
+// more.
 func (t *Tree) Apply(files io.Reader) error {
 	archive := tar.NewReader(files)
 	for {
@@ -111,7 +109,7 @@ func (t *Tree) Apply(files io.Reader) error {
 	}
 }
 
-// countSize counts a file or directory of so many bytes.
+// countSize counts a file or directory of this size towards the limit.
 func (t *Tree) countSize(size int64) error {
 	if t.left -= size + 4096; t.left < 0 || size < 0 {
 		return fmt.Errorf("its files need more than the %d bytes that a layer may have", t.limit)
@@ -119,7 +117,7 @@ func (t *Tree) countSize(size int64) error {
 	return nil
 }
 
-// nameEntry names an entry, which strangers have named, in one short line.
+// nameEntry adds the untrusted name of an entry to an error, quoted and shortened.
 func nameEntry(name string, err error) error {
 	if len(name) > 256 {
 		name = name[:256] + "…"
@@ -127,12 +125,12 @@ func nameEntry(name string, err error) error {
 	return fmt.Errorf("entry %q: %w", name, err)
 }
 
-// Written is how many bytes files were given.
+// Written returns how many bytes of files were written.
 func (t *Tree) Written() int64 { return t.written }
 
-// applyEntry adds one entry; content is its file's. Entries for devices are left out: a
-// container's devices never come from its image, and overlayfs takes node 0:0 for a
-// whiteout. So is the one for the root.
+// applyEntry applies one entry; content is the content of its file. Entries of devices are skipped, because a
+// container's devices never come from its image, and to overlayfs the node 0:0 is a whiteout. The entry of
+// the root is skipped too.
 func (t *Tree) applyEntry(h *tar.Header, content io.Reader) error {
 	name := CleanName(h.Name)
 	switch h.Typeflag {
@@ -152,7 +150,7 @@ func (t *Tree) applyEntry(h *tar.Header, content io.Reader) error {
 	return t.replaceEntry(h, name, base, content)
 }
 
-// CleanName makes a name relative to the root; ".." in it ends there.
+// CleanName returns a name relative to the root, without ".." elements.
 func CleanName(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
 func splitPath(name string) (dir, base string) {
@@ -160,7 +158,7 @@ func splitPath(name string) (dir, base string) {
 	return strings.TrimSuffix(dir, "/"), base
 }
 
-// enterDirectory makes a directory the parent of what follows, and makes it if need be.
+// enterDirectory makes dir the current parent, and creates it if it is missing.
 func (t *Tree) enterDirectory(dir string) error {
 	if t.parent >= 0 && dir == t.parentPath {
 		return nil
@@ -174,7 +172,7 @@ func (t *Tree) enterDirectory(dir string) error {
 	return nil
 }
 
-// maxLinks is how many links to directories that don't exist are followed.
+// maxLinks is how many links to missing directories are followed.
 const maxLinks = 40
 
 func (t *Tree) openParent(dir string, links int) (int, error) {
@@ -205,7 +203,7 @@ func (t *Tree) openParent(dir string, links int) (int, error) {
 	return openDir(at, base, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 }
 
-// followLink creates the missing directory that a link leads to.
+// followLink creates and opens the missing directory that a link leads to.
 func (t *Tree) followLink(at int, above, base string, links int) (int, error) {
 	var target [unix.PathMax]byte
 	n, err := unix.Readlinkat(at, base, target[:])
@@ -222,7 +220,7 @@ func (t *Tree) followLink(at int, above, base string, links int) (int, error) {
 	return t.openParent(CleanName(to), links-1)
 }
 
-// openDir opens a directory with O_PATH; "" is at itself.
+// openDir opens a directory with O_PATH. The name "" means at itself.
 func openDir(at int, name string, resolve uint64) (int, error) {
 	if name == "" {
 		name = "."
@@ -236,14 +234,13 @@ func openDir(at int, name string, resolve uint64) (int, error) {
 	}
 }
 
-// applyWhiteout takes a whiteout. It is about the layers below: what this layer has itself
-// stays.
+// applyWhiteout applies a whiteout, which hides files of the layers below. Files of this layer stay.
 func (t *Tree) applyWhiteout(base string) error {
 	if base == opaque {
 		return setOpaque(fdPath(t.parent) + "/.")
 	}
 	if strings.HasPrefix(base, reserved) {
-		return nil // of aufs's own housekeeping
+		return nil // metadata of aufs
 	}
 	name := strings.TrimPrefix(base, whiteout)
 	if name == "" || name == "." || name == ".." {
@@ -261,7 +258,7 @@ func (t *Tree) applyWhiteout(base string) error {
 
 func setOpaque(path string) error { return unix.Lsetxattr(path, opaqueAttr, []byte{'y'}, 0) }
 
-// fdPath leads to what a descriptor has open, whatever its name.
+// fdPath returns a path of the file that a descriptor has open.
 func fdPath(fd int) string {
 	if fd == unix.AT_FDCWD {
 		return "."
@@ -269,7 +266,7 @@ func fdPath(fd int) string {
 	return "/proc/self/fd/" + strconv.Itoa(fd)
 }
 
-// fileType is the file type of a name in the parent, no link followed.
+// fileType returns the file type of a name in the current parent, without following a link.
 func (t *Tree) fileType(base string) (uint32, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(t.parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -278,7 +275,8 @@ func (t *Tree) fileType(base string) (uint32, error) {
 	return st.Mode & unix.S_IFMT, nil
 }
 
-// replaceEntry makes a file, directory, link or pipe, in place of what had its name.
+// replaceEntry creates a file, directory, link or FIFO, and replaces an existing one. A directory doesn't
+// replace a directory, but gets the attributes of the entry.
 func (t *Tree) replaceEntry(h *tar.Header, name, base string, content io.Reader) error {
 	err := t.createEntry(h, name, base, content)
 	if !errors.Is(err, unix.EEXIST) {
@@ -299,12 +297,12 @@ func (t *Tree) replaceEntry(h *tar.Header, name, base string, content io.Reader)
 		return err
 	}
 	if kind == unix.S_IFCHR && h.Typeflag == tar.TypeDir {
-		return setOpaque(fdPath(t.parent) + "/" + base) // it replaces what is below, by a whiteout of its name
+		return setOpaque(fdPath(t.parent) + "/" + base) // the directory replaces a whiteout, so it hides those below
 	}
 	return nil
 }
 
-// forgetName drops what is noted about a name that is being replaced.
+// forgetName drops the directory of a name that is being replaced.
 func (t *Tree) forgetName(name string) {
 	delete(t.implied, name)
 	delete(t.described, name)
@@ -335,8 +333,8 @@ func (t *Tree) createEntry(h *tar.Header, name, base string, content io.Reader) 
 	return fmt.Errorf("entries of type %q are not known", h.Typeflag)
 }
 
-// createLink is a second name of what this layer already has. A link itself can be linked,
-// and isn't followed.
+// createLink creates a hard link to a file of this layer. The target may be a symbolic link, which isn't
+// followed.
 func (t *Tree) createLink(h *tar.Header, base string) error {
 	dir, target := splitPath(CleanName(h.Linkname))
 	from, err := openDir(t.root, dir, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
@@ -350,7 +348,7 @@ func (t *Tree) createLink(h *tar.Header, base string) error {
 	return nil
 }
 
-// describeDirectory gives a directory its attributes; its times come at the end.
+// describeDirectory sets a directory's attributes. Finish sets its times.
 func (t *Tree) describeDirectory(h *tar.Header, name, base string) error {
 	delete(t.implied, name)
 	if err := t.boundNames(name); err != nil {

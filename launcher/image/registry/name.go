@@ -8,12 +8,11 @@ import (
 	"strings"
 )
 
-// Name is a full image name. A name with a digest has no tag: the digest alone says
-// what is meant.
+// Name is a full image name. A name with a digest has no tag.
 type Name struct {
-	// Host is the registry's, with its port if one was given.
+	// Host is the registry's host, with its port if one was given.
 	Host string
-	// Repository is the path in it.
+	// Repository is the path in the registry.
 	Repository string
 	// Tag is "" only with a digest.
 	Tag, Digest string
@@ -22,7 +21,7 @@ type Name struct {
 // DockerHub is the host in names of images of Docker Hub. Its registry is at registry-1.docker.io.
 const DockerHub = "docker.io"
 
-// What a short name leaves out, beside DockerHub.
+// The parts that a short name omits, beside DockerHub.
 const (
 	official   = "library/"
 	defaultTag = "latest"
@@ -34,8 +33,8 @@ const (
 	maxTag        = 128
 )
 
-// Parse reads a name as docker does: "debian:13" is docker.io/library/debian:13,
-// and a first part with a dot, a colon or of the word localhost is a registry.
+// Parse parses a name as docker does: "debian:13" is docker.io/library/debian:13. A first part that has a dot
+// or a colon, or is localhost, is a registry.
 func Parse(text string) (Name, error) {
 	fail := func(why string) (Name, error) { return Name{}, fmt.Errorf("%q is no image name: %s", text, why) }
 	rest, digest, pinned := strings.Cut(text, "@")
@@ -85,8 +84,8 @@ func TrimAddress(address string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(address, "/"), "/v1"), "/v2")
 }
 
-// ParseHost reads the argument of a login: a host with an optional port, or an address such as
-// https://registry.example/v2/. "" is DockerHub.
+// ParseHost parses the argument of a login: a host with an optional port, or an address such as
+// https://registry.example/v2/. "" means DockerHub.
 func ParseHost(text string) (string, error) {
 	host := TrimAddress(text)
 	switch {
@@ -100,10 +99,10 @@ func ParseHost(text string) (string, error) {
 	return host, nil
 }
 
-// String is the full name, from which Parse makes the same again.
+// String returns the full name. Parse of it returns the same Name.
 func (n Name) String() string { return n.Host + "/" + n.Repository + n.version() }
 
-// Short leaves out what Parse adds.
+// Short returns the name without the parts that Parse adds.
 func (n Name) Short() string {
 	repository := n.Host + "/" + n.Repository
 	if n.Host == DockerHub {
@@ -122,7 +121,7 @@ func (n Name) version() string {
 	return ":" + n.Tag
 }
 
-// isHost tells a registry from the first part of a path.
+// isHost reports whether the first part of a name is a registry, and not a part of a path.
 func isHost(part string) bool {
 	return strings.ContainsAny(part, ".:") || part == "localhost" || strings.ToLower(part) != part
 }
@@ -166,8 +165,8 @@ func validRepository(path string) bool {
 	return true
 }
 
-// validPart: runs of letters and digits with one ".", one or two "_", or any number
-// of "-" between them.
+// validPart reports whether part consists of runs of letters and digits, separated by one ".", one or two "_",
+// or any number of "-".
 func validPart(part string) bool {
 	const word = lower + digits
 	for {

@@ -1,38 +1,38 @@
-// Package registry has what every program of berth knows of image registries: the names of
-// images ([Parse]), how registries are reached ([Access]), and the errors that callers branch
-// on. It reads from no registry and links no HTTP client; package resolver does both.
+// Package registry has the types for image registries that all programs of berth need: the names of images
+// ([Parse]), the settings for registries ([Access]), and the errors on which callers branch. It reads from no
+// registry and links no HTTP client; package resolver does both.
 package registry
 
 import "errors"
 
 // Errors that callers branch on. All other errors of a pull are about the connection.
 var (
-	// ErrDenied: the registry wants other credentials, or has no such repository and does not
-	// tell strangers so.
+	// ErrDenied means that the registry requires other credentials. Some registries also deny access to
+	// repositories that don't exist.
 	ErrDenied = errors.New("access denied")
-	// ErrNotFound: the registry has no such repository, tag or blob.
+	// ErrNotFound means that the registry has no such repository, tag or blob.
 	ErrNotFound = errors.New("not found")
-	// ErrPlain: the registry speaks HTTP without TLS.
+	// ErrPlain means that the registry uses HTTP without TLS.
 	ErrPlain = errors.New("doesn't speak TLS")
-	// ErrCertificate: the registry's certificate is not trusted.
+	// ErrCertificate means that the registry's certificate is not trusted.
 	ErrCertificate = errors.New("certificate isn't trusted")
-	// ErrUnknownHost: the registry's name does not resolve to an address.
+	// ErrUnknownHost means that the registry's name doesn't resolve to an address.
 	ErrUnknownHost = errors.New("no such host")
-	// ErrUnreachable: there is no connection to the registry's address.
+	// ErrUnreachable means that no connection to the registry's address can be made.
 	ErrUnreachable = errors.New("can't be reached")
 )
 
-// Access says how registries are reached. The zero value uses no credentials and no
-// configuration. Proxies are those of the environment.
+// Access has the settings for registries. The zero value uses no credentials and no configuration. Proxies are
+// those of the environment.
 type Access struct {
-	// Credentials are files of docker's or podman's format. The first that knows a registry
-	// is taken; a missing file knows none.
+	// Credentials are files of docker's or podman's format. The first file with an entry for a registry is
+	// used. Missing files are skipped.
 	Credentials []CredentialFile
-	// LoginFile is the file that a login is kept in.
+	// LoginFile is the file in which a login is stored.
 	LoginFile CredentialFile
-	// HostDirs are directories with one directory for each registry, named HOST, HOST:PORT,
-	// HOST_PORT_ or _default. It has a hosts.toml (containerd's format) or certificates
-	// (docker's: *.crt, *.cert, *.key). The first of HostDirs that has one is taken.
+	// HostDirs are directories with a subdirectory for each registry, named HOST, HOST:PORT, HOST_PORT_ or
+	// _default. It has a hosts.toml (containerd's format) or certificates (docker's: *.crt, *.cert, *.key).
+	// The first subdirectory that exists is used.
 	HostDirs []string
 	// Agent is the User-Agent of requests; "" means berth.
 	Agent string
@@ -41,8 +41,8 @@ type Access struct {
 // CredentialFile is a file with credentials for registries.
 type CredentialFile struct {
 	Path string
-	// User opens the file and runs the credential helpers that it names; nil is the user of
-	// this process. Only root can act for others.
+	// User is the user with whose rights the file is opened and its credential helpers are run; nil means the
+	// user of this process. Only root can use others.
 	User *User `json:",omitempty"`
 }
 
@@ -52,7 +52,7 @@ type User struct {
 	Home     string // "" if it isn't known
 }
 
-// Descriptor says which document or blob of a repository is meant.
+// Descriptor identifies a document or blob of a repository.
 type Descriptor struct {
 	MediaType string
 	// Digest is "ALGORITHM:HEX", Size in bytes.

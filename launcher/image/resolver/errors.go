@@ -19,22 +19,22 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// explainError says in one line what was in the way. containerd's errors tell of each step, and
-// show addresses that nobody typed.
+// explainError returns an error of one line. containerd's errors describe each step, with addresses that the
+// user doesn't know.
 func (r *Repository) explainError(err error) error {
 	var said remoteerrors.ErrUnexpectedStatus
 	var dns *net.DNSError
 	var request *url.Error
 	var dial *net.OpError
 	host := r.name.Host
-	if errors.As(err, &request) { // a mirror's
+	if errors.As(err, &request) { // the host may be a mirror
 		host = hostOf(request.URL, host)
 	} else if errors.As(err, &said) {
 		host = hostOf(said.RequestURL, host)
 	}
 	certificate := certificateProblem(err)
 	switch {
-	case r.name.Repository == "" && isDenied(err, said.StatusCode): // a login: the registry is all there is to name
+	case r.name.Repository == "" && isDenied(err, said.StatusCode): // a login, which has no repository
 		return fmt.Errorf("%w by registry %s%s", registry.ErrDenied, host, registryMessage(said))
 	case errors.Is(err, docker.ErrInvalidAuthorization), said.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("%w to %s: registry %s asks for other credentials%s", registry.ErrDenied, r.fullRepository(), host, registryMessage(said))
@@ -77,7 +77,7 @@ func hostOf(address, otherwise string) string {
 	return otherwise
 }
 
-// registryMessage is what a registry says with a status, as the end of a sentence, or "".
+// registryMessage returns the message in a registry's answer as the end of a sentence, or "".
 func registryMessage(s remoteerrors.ErrUnexpectedStatus) string {
 	var said struct {
 		Errors []struct{ Code, Message string } `json:"errors"`
@@ -94,7 +94,7 @@ func registryMessage(s remoteerrors.ErrUnexpectedStatus) string {
 	return ": " + makePrintable(text)
 }
 
-// makePrintable makes one short line of what strangers say.
+// makePrintable returns untrusted text as one short line.
 func makePrintable(text string) string {
 	if text = printable.Line(text); len(text) > 200 {
 		text = strings.ToValidUTF8(text[:200], "") + "…"
@@ -102,7 +102,7 @@ func makePrintable(text string) string {
 	return text
 }
 
-// certificateProblem says why a certificate was not accepted, "" if the error is not about one.
+// certificateProblem returns why a certificate was not accepted, "" for other errors.
 func certificateProblem(err error) string {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError

@@ -26,7 +26,7 @@ func configureHosts(ctx context.Context, a registry.Access, n registry.Name, sil
 	logger.AddHook(broken)
 	hosts, err := config.ConfigureHosts(log.WithLogger(ctx, logrus.NewEntry(logger)), config.HostOptions{
 		HostDir: func(host string) (string, error) { return findHostDir(a.HostDirs, host) },
-		UpdateClient: func(c *http.Client) error { // called twice for some
+		UpdateClient: func(c *http.Client) error { // called twice for some clients
 			if t, ok := c.Transport.(*http.Transport); ok {
 				t.ResponseHeaderTimeout = silence
 				t.DisableCompression = true
@@ -45,7 +45,7 @@ func configureHosts(ctx context.Context, a registry.Access, n registry.Name, sil
 	for i := range hosts {
 		hosts[i].Authorizer = newAuthorizer(a, hosts[i], silence, func() (credentials.Login, error) {
 			at := n
-			if hosts[i].Host != "registry-1.docker.io" || n.Host != registry.DockerHub { // where docker.io's registry is
+			if hosts[i].Host != "registry-1.docker.io" || n.Host != registry.DockerHub { // not the registry of docker.io
 				at.Host = hosts[i].Host
 			}
 			l, _, err := credentials.Find(ctx, a.Credentials, at)
@@ -55,7 +55,7 @@ func configureHosts(ctx context.Context, a registry.Access, n registry.Name, sil
 	return hosts, nil
 }
 
-// findHostDir returns the first directory that is about a host.
+// findHostDir returns the first directory for a host.
 func findHostDir(roots []string, host string) (string, error) {
 	for _, root := range roots {
 		dir, err := config.HostDirFromRoot(root)(host)
@@ -66,13 +66,13 @@ func findHostDir(roots []string, host string) (string, error) {
 	return "", errdefs.ErrNotFound
 }
 
-// hostsFileError receives what containerd logs of a hosts.toml that it cannot read.
+// hostsFileError is a log hook that catches the error that containerd logs for a hosts.toml it can't read.
 type hostsFileError struct{ err error }
 
 // Levels makes it a logrus.Hook.
 func (h *hostsFileError) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
 
-// Fire notes the first error.
+// Fire stores the first error.
 func (h *hostsFileError) Fire(e *logrus.Entry) error {
 	if h.err == nil {
 		h.err = fmt.Errorf("%s: %v", strings.TrimPrefix(e.Message, "failed to "), e.Data[logrus.ErrorKey])
@@ -80,7 +80,7 @@ func (h *hostsFileError) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// authorizer is containerd's, which logs in at one host alone.
+// authorizer wraps containerd's authorizer, which sends credentials to one host only.
 type authorizer struct{ docker.Authorizer }
 
 // newAuthorizer makes the authorizer of a registry or mirror, with the login that find returns.
@@ -93,7 +93,7 @@ func newAuthorizer(a registry.Access, h docker.RegistryHost, silence time.Durati
 	}
 	return authorizer{docker.NewDockerAuthorizer(docker.WithAuthClient(&client), docker.WithAuthHeader(header),
 		docker.WithAuthCreds(func(host string) (user, secret string, err error) {
-			if host != h.Host { // a redirect led there
+			if host != h.Host { // the target of a redirect
 				return "", "", nil
 			}
 			l, err := find()
@@ -104,7 +104,7 @@ func newAuthorizer(a registry.Access, h docker.RegistryHost, silence time.Durati
 		}))}
 }
 
-// AddResponses refuses a registry with TLS that wants passwords to be sent without.
+// AddResponses returns an error if a registry with TLS asks for a token of a server without TLS.
 func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response) error {
 	last := responses[len(responses)-1]
 	for _, c := range auth.ParseAuthHeader(last.Header) {

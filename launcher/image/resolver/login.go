@@ -13,9 +13,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// CheckLogin has a registry check an account. The registry itself is asked, never a mirror.
-// checked is false if the registry accepts requests without an account. An account that the
-// registry refuses is registry.ErrDenied.
+// CheckLogin checks an account at a registry, never at a mirror. checked is false if the registry accepts
+// requests without an account. The error Is registry.ErrDenied if the registry refuses the account.
 func CheckLogin(ctx context.Context, a registry.Access, host string, l credentials.Login) (checked bool, err error) {
 	r := &Repository{name: registry.Name{Host: host}}
 	hosts, err := configureHosts(ctx, a, r.name, maxSilence)
@@ -37,14 +36,14 @@ func CheckLogin(ctx context.Context, a registry.Access, host string, l credentia
 			err = remoteerrors.NewUnexpectedStatusErr(res)
 		}
 		if res != nil {
-			_ = res.Body.Close() // all that matters was read
+			_ = res.Body.Close() // the rest of the body isn't needed
 		}
 		return err
 	})
 	return checked, err
 }
 
-// ping asks for what every registry has.
+// ping requests the base path of the API, which every registry has.
 func ping(ctx context.Context, a registry.Access, h docker.RegistryHost) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s://%s%s/", h.Scheme, h.Host, h.Path), nil)
 	if err != nil {

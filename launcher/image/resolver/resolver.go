@@ -2,18 +2,17 @@
 // the OCI distribution specification 1.1, with mirrors and plain-HTTP registries by hosts.toml,
 // client certificates, tokens and redirects.
 //
-// The package adds what containerd leaves open:
+// The package adds what containerd's resolver lacks:
 //
-//   - Every answer is bounded. A body that is silent, and a document that does not end or is
-//     too large, is an error ([transport]). Busy registries are asked again.
-//   - Credentials come from docker's and podman's files and from credential helpers (package
-//     credentials). They are sent to the registry's host and port alone, and to token servers without TLS only by
-//     registries without TLS.
-//   - A hosts.toml that cannot be read is an error. containerd logs it and asks the registry
-//     as if there were none.
-//   - Errors are one line, and Is one of package registry's where callers branch.
+//   - Every answer is bounded. A body that stalls, and a document that doesn't end or is too large, is an error
+//     ([transport]). Requests to busy registries are repeated.
+//   - Credentials come from docker's and podman's files and from credential helpers (package credentials). They
+//     are only sent to the registry's host and port. Token servers without TLS get them only for registries
+//     without TLS.
+//   - A hosts.toml that can't be read is an error. containerd logs it and ignores the file.
+//   - Errors are one line, and Is one of package registry's errors where callers branch.
 //
-// Nothing that is read is verified: callers compare digests.
+// Content is not verified: callers compare digests.
 package resolver
 
 import (
@@ -36,16 +35,15 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// Repository is one repository, at its registry or at mirrors of it. Any number of goroutines
-// may use it.
+// Repository is a repository at its registry or at mirrors. It is safe for concurrent use.
 type Repository struct {
 	name     registry.Name
 	resolver remotes.Resolver
 	fetcher  remotes.Fetcher
 }
 
-// Open reads how a repository is reached. Nothing is asked of the registry yet. ctx ends
-// credential helpers.
+// Open reads the configuration for a repository. It sends no request. The end of ctx ends credential helpers,
+// also those of later requests.
 func Open(ctx context.Context, a registry.Access, n registry.Name) (*Repository, error) {
 	return openBounded(ctx, a, n, maxSilence)
 }
@@ -61,8 +59,7 @@ func openBounded(ctx context.Context, a registry.Access, n registry.Name, silenc
 func newRepository(ctx context.Context, a registry.Access, n registry.Name, hosts []docker.RegistryHost) (_ *Repository, err error) {
 	r := &Repository{name: n, resolver: docker.NewResolver(docker.ResolverOptions{
 		Headers: userAgent(a),
-		// The resolver asks for the hosts again for each fetcher. One set of them shares
-		// connections and tokens.
+		// The resolver calls Hosts for each fetcher. Returning the same hosts shares connections and tokens.
 		Hosts: func(string) ([]docker.RegistryHost, error) { return hosts, nil },
 	})}
 	if r.fetcher, err = r.resolver.Fetcher(ctx, n.String()); err != nil {
@@ -78,7 +75,7 @@ func userAgent(a registry.Access) http.Header {
 	return http.Header{"User-Agent": {a.Agent}}
 }
 
-// Resolve asks which manifest or index the repository's name stands for.
+// Resolve asks the registry for the manifest or index of the repository's name.
 func (r *Repository) Resolve(ctx context.Context) (d registry.Descriptor, err error) {
 	err = r.askAgain(ctx, func(ctx context.Context) error {
 		_, found, err := r.resolver.Resolve(ctx, r.name.String())
@@ -88,8 +85,8 @@ func (r *Repository) Resolve(ctx context.Context) (d registry.Descriptor, err er
 	return d, err
 }
 
-// Fetch reads a document or blob from a byte on. An error in its middle means that the
-// connection broke, and that another Fetch may go on.
+// Fetch reads a document or blob, beginning at offset from. An error in the middle means that the connection
+// broke; another Fetch may continue.
 func (r *Repository) Fetch(ctx context.Context, d registry.Descriptor, from int64) (body io.ReadCloser, err error) {
 	err = r.askAgain(ctx, func(ctx context.Context) error {
 		var err error
@@ -101,7 +98,7 @@ func (r *Repository) Fetch(ctx context.Context, d registry.Descriptor, from int6
 			_, err = body.(io.Seeker).Seek(from, io.SeekStart)
 		}
 		if err == nil {
-			_, err = body.Read(nil) // the fetcher connects when it is first read from
+			_, err = body.Read(nil) // the fetcher connects with the first read
 		}
 		if err != nil {
 			return errors.Join(err, body.Close())
@@ -114,13 +111,13 @@ func (r *Repository) Fetch(ctx context.Context, d registry.Descriptor, from int6
 	return body, nil
 }
 
-// attempts is how often a registry is asked that is busy or hangs up.
+// attempts is how often a request to a registry that is busy or closes the connection is sent.
 const attempts = 5
 
-// askAgain asks until there is an answer, or one that asking again will not change. It pauses for
-// a quarter of a second first, and twice as long each time.
+// askAgain calls ask until it succeeds or returns an error that another attempt won't change. The pause
+// between attempts begins at 250 ms and doubles each time.
 func (r *Repository) askAgain(ctx context.Context, ask func(context.Context) error) error {
-	quiet := log.WithLogger(ctx, logrus.NewEntry(silentLogger())) // errors say what containerd would log
+	quiet := log.WithLogger(ctx, logrus.NewEntry(silentLogger())) // the errors have what containerd logs
 	for attempt := 1; ; attempt++ {
 		err := ask(quiet)
 		if err == nil {
@@ -140,13 +137,13 @@ func (r *Repository) askAgain(ctx context.Context, ask func(context.Context) err
 	}
 }
 
-// mayPass reports whether a registry may answer when it is asked again. containerd itself asks again
-// after timeouts, five times.
+// mayPass reports whether another attempt may succeed. containerd itself repeats requests five times after
+// timeouts.
 func mayPass(err error, attempt int) bool {
 	var said remoteerrors.ErrUnexpectedStatus
 	var dns *net.DNSError
 	var dial *net.OpError
-	var network net.Error // every error of a request is one
+	var network net.Error // implemented by all errors of requests
 	switch {
 	case attempt >= attempts, isFinal(err):
 		return false
@@ -173,13 +170,13 @@ func silentLogger() *logrus.Logger {
 	return l
 }
 
-// isFinal says that an error of a connection is about the other side, not about the network.
+// isFinal reports whether an error is the server's fault, so that another attempt won't help.
 func isFinal(err error) bool {
 	return errors.Is(err, http.ErrSchemeMismatch) || certificateProblem(err) != "" || errors.Is(err, errSilent) ||
 		errors.Is(err, errTooLarge) || errors.Is(err, errRedirect) || errors.Is(err, errTokenInPlain)
 }
 
-// fullRepository names the repository, or the registry, in errors.
+// fullRepository returns the name of the repository, or of the registry for a login, for errors.
 func (r *Repository) fullRepository() string {
 	if r.name.Repository == "" {
 		return r.name.Host

@@ -15,11 +15,11 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 )
 
-// Limits of what a registry may make us read or wait for.
+// Limits for answers of registries.
 const (
-	maxSilence  = time.Minute // of an answer, before and in it
-	maxDocument = 16 << 20    // bytes of everything but a blob
-	maxPause    = time.Minute // before the next request to a registry that has too many
+	maxSilence  = time.Minute // without a byte, before or within an answer
+	maxDocument = 16 << 20    // bytes of an answer that is no blob
+	maxPause    = time.Minute // before the next request after 429 Too Many Requests
 )
 
 var (
@@ -29,12 +29,12 @@ var (
 	errTokenInPlain = errors.New("the registry asks for a token of a server without TLS")
 )
 
-// transport bounds answers. A body may be silent for a while; one that is no blob also has to
-// end within twice that time, however steadily it drips, and with maxDocument bytes.
+// transport bounds answers. A body may pause for at most silence. A body that is no blob also has to end within
+// twice that time and within maxDocument bytes.
 type transport struct {
 	http.RoundTripper
 	silence time.Duration
-	// documents: no answer is a blob, whatever its path.
+	// documents means that no answer is a blob, whatever its path.
 	documents bool
 }
 
@@ -47,28 +47,29 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	b := &boundedBody{ReadCloser: res.Body, ctx: ctx, cancel: cancel, silence: t.silence}
 	b.timer = time.AfterFunc(t.silence, func() { cancel(errSilent) })
-	b.timer.Stop() // until it is read from
+	b.timer.Stop() // Read starts it
 	if t.documents || res.StatusCode >= 300 || !isBlob(req) {
 		b.left, b.until = maxDocument, time.Now().Add(2*t.silence)
 	}
 	res.Body = b
 	if res.StatusCode == http.StatusTooManyRequests && !t.documents {
-		pauseBusy(ctx, res.Header.Get("Retry-After")) // containerd asks again at once
+		pauseBusy(ctx, res.Header.Get("Retry-After")) // containerd repeats the request at once
 	}
 	return res, nil
 }
 
-// isBlob reports whether a request is for a blob, or follows a redirection of one: registries
-// keep blobs elsewhere. Documents are blobs, too; their readers bound them.
+// isBlob reports whether a request is for a blob, or follows a redirect of such a request: registries redirect
+// to other servers. Documents can be requested as blobs too; their readers bound them.
 func isBlob(req *http.Request) bool {
-	for req.Response != nil { // that caused it
+	for req.Response != nil { // the redirect that caused this request
 		req = req.Response.Request
 	}
 	return path.Base(path.Dir(req.URL.Path)) == "blobs"
 }
 
-// asPlainServer makes of a connection to this machine that was closed in the TLS handshake what
-// containerd takes for a server without TLS: some of them answer, and some hang up.
+// asPlainServer converts the error of a connection to this machine that was closed in the TLS handshake into
+// the error by which containerd recognises a server without TLS: some such servers answer, and some close the
+// connection.
 func asPlainServer(req *http.Request, err error) error {
 	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 	if closed && req.URL.Scheme == "https" && docker.IsLocalhost(req.URL.Host) {
@@ -88,8 +89,8 @@ func pauseBusy(ctx context.Context, retryAfter string) {
 	}
 }
 
-// checkRedirect follows a registry to where its blobs are, but never out of TLS, and to
-// another server without the credentials: another port is another server.
+// checkRedirect allows redirects, but not from TLS to plain HTTP, and removes the credentials for another
+// server. Another port is another server.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) > 10 {
 		return errors.New("more than 10 redirections")
@@ -103,15 +104,15 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// boundedBody is an answer's body that transport bounds.
+// boundedBody is the body of an answer, bounded by transport.
 type boundedBody struct {
 	io.ReadCloser
-	ctx     context.Context //nolint:containedctx // of the request, and as long as the body
+	ctx     context.Context //nolint:containedctx // the request's, which lives as long as the body
 	cancel  context.CancelCauseFunc
 	silence time.Duration
 	timer   *time.Timer
-	until   time.Time // zero is no end
-	left    int64     // bytes; only with until
+	until   time.Time // zero for no limit
+	left    int64     // bytes; ignored if until is zero
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
@@ -121,7 +122,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	}
 	b.timer.Reset(wait)
 	n, err := b.ReadCloser.Read(p)
-	b.timer.Stop() // how long the reader takes is its own affair
+	b.timer.Stop() // the time between two reads doesn't count
 	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(b.ctx), errSilent) {
 		err = errSilent
 	}
