@@ -110,8 +110,8 @@ func HandlesSignal(proc string, pid int, signal int) bool {
 // forkNoExec is PF_FORKNOEXEC of the kernel's linux/sched.h: the process was forked and hasn't executed a program since.
 const forkNoExec = 0x40
 
-// hasExecuted reports whether a process runs the program that it was made for, as far as can be
-// told.
+// hasExecuted reports whether a process has executed a program since it was forked. It is true if that can't be
+// determined.
 func hasExecuted(proc string, pid int) bool {
 	fields, err := readFields(proc, pid)
 	if err != nil || len(fields) <= flagsField {
