@@ -177,8 +177,8 @@ func newHabitNode(t *testing.T) habitNode {
 // pythonImage makes an image of Debian with programs that report what they see, under all tags in
 // use.
 func pythonImage(dir string) error {
-	if out, err := exec.Command("../image/make.sh").CombinedOutput(); err != nil {
-		return fmt.Errorf("make images: %w: %s", err, out)
+	if err := rig.MakeImages(); err != nil {
+		return err
 	}
 	base, err := debianLayer()
 	if err != nil {

@@ -24,7 +24,7 @@ func TestClockChange(t *testing.T) {
 		{"back", "1", -48 * time.Hour, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			id := strings.TrimSpace(s.Do(t, s.Berth, "run", "-d", "--runtime", s.runtime, "--timeout", tt.limit, imagePath(t, "busybox"), "sleep", "1000"))
+			id := strings.TrimSpace(s.Do(t, s.Berth, "run", "-d", "--runtime", s.runtime, "--timeout", tt.limit, rig.ImagePath(t, "busybox"), "sleep", "1000"))
 			t.Cleanup(func() { s.Run(t, s.Command(s.Berth, "rm", "-f", id)) })
 			life := s.readLife(t, id)
 			rig.Must(t, syscall.Kill(life.Monitor.PID, syscall.SIGKILL))
@@ -39,7 +39,7 @@ func TestClockChange(t *testing.T) {
 			rig.Must(t, err)
 			rig.Must(t, os.WriteFile(path, text, 0o600))
 
-			waitUntil(t, "another monitor adopts the task", func() bool {
+			rig.WaitUntil(t, "another monitor adopts the task", func() bool {
 				s.Do(t, s.Berth, "ps")
 				now := s.readLife(t, id).Monitor.PID
 				return now != 0 && now != life.Monitor.PID || s.taskState(t, id) == "exited"
@@ -82,14 +82,4 @@ func (s server) taskState(t *testing.T, id string) string {
 		return ""
 	}
 	return list[0].State
-}
-
-// waitUntil waits for an event; a minute is for machines that are busy.
-func waitUntil(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for last := time.Now().Add(time.Minute); !so(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(last) {
-			t.Fatalf("waited for a minute: %s", what)
-		}
-	}
 }

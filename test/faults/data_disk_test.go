@@ -79,7 +79,7 @@ func TestNoexecDataDisk(t *testing.T) {
 	s := server{n, "runc"}
 	s.Do(t, "mount", "-t", "tmpfs", "-o", "noexec,mode=755", "tmpfs", "/var/lib/berth")
 	s.Do(t, s.Berth, "discover")
-	if out := s.Do(t, s.Berth, "run", "--runtime", s.runtime, "--gpus", "1", imagePath(t, "debian"), "nvidia-smi", "-L"); !strings.HasPrefix(out, "GPU 0: ") {
+	if out := s.Do(t, s.Berth, "run", "--runtime", s.runtime, "--gpus", "1", rig.ImagePath(t, "debian"), "nvidia-smi", "-L"); !strings.HasPrefix(out, "GPU 0: ") {
 		t.Errorf("nvidia-smi prints %q", out)
 	}
 	got := s.Run(t, s.Command(s.Berth, "doctor"))
@@ -95,16 +95,16 @@ func testEndingOfTasks(t *testing.T, s server, remove string, breakDisk func()) 
 	detach := func(name, line string, flags ...string) {
 		t.Helper()
 		words := append([]string{"run", "-d", "--runtime", s.runtime, "--gpus", "1", "--name", name}, flags...)
-		s.Do(t, s.Berth, append(words, imagePath(t, "busybox"), "sh", "-c", line)...)
+		s.Do(t, s.Berth, append(words, rig.ImagePath(t, "busybox"), "sh", "-c", line)...)
 	}
 	detach("stopped", "exec sleep 1000")
 	detach("restarted", "exec sleep 0.1", "--restart", "always")
 	detach("removed", "exec sleep 1000")
 	detach("unwatched", "exec sleep 1000")
-	front := s.Command(s.Berth, "run", "--runtime", s.runtime, "--gpus", "1", "--name", "front", imagePath(t, "busybox"), "sleep", "1000")
+	front := s.Command(s.Berth, "run", "--runtime", s.runtime, "--gpus", "1", "--name", "front", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	rig.Must(t, front.Start())
 	t.Cleanup(func() { _ = front.Process.Kill(); _ = front.Wait() }) // it has ended, unless the test failed
-	waitUntil(t, "all tasks run", func() bool { return len(s.Leases(t)) == 5 && s.namedState(t, "front") == "running" })
+	rig.WaitUntil(t, "all tasks run", func() bool { return len(s.Leases(t)) == 5 && s.namedState(t, "front") == "running" })
 	rig.Must(t, unix.Kill(s.monitorOf(t, "unwatched"), unix.SIGKILL))
 
 	breakDisk()
@@ -124,7 +124,7 @@ func testEndingOfTasks(t *testing.T, s server, remove string, breakDisk func()) 
 	if (got.Code != 0) != (remove != "") || !strings.Contains(got.Err, remove) {
 		t.Errorf("berth rm -f: %+v, want %q", got, remove)
 	}
-	if got := s.Run(t, s.Command(s.Berth, "run", "--gpus", "8", imagePath(t, "busybox"), "true")); strings.Contains(got.Err, "free") {
+	if got := s.Run(t, s.Command(s.Berth, "run", "--gpus", "8", rig.ImagePath(t, "busybox"), "true")); strings.Contains(got.Err, "free") {
 		t.Errorf("GPUs are held: %+v", got)
 	}
 	for _, l := range s.Leases(t) {

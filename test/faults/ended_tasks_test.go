@@ -29,7 +29,7 @@ func TestManyEndedTasks(t *testing.T) {
 		rig.Must(t, os.WriteFile(config, []byte(text), 0o600))
 	}
 	configure("")
-	run := []string{"run", "--runtime", s.runtime, imagePath(t, "busybox"), "true"}
+	run := []string{"run", "--runtime", s.runtime, rig.ImagePath(t, "busybox"), "true"}
 	berth := func(words ...string) {
 		t.Helper()
 		s.Do(t, s.Berth, append([]string{"--config", config}, words...)...)

@@ -91,14 +91,14 @@ func TestFileSystems(t *testing.T) {
 			}
 			run := []string{"run", "--runtime", s.runtime, "--gpus", "1"}
 			if tt.kind != "" {
-				if got := s.Run(t, s.Command(s.Berth, append(run, imagePath(t, "busybox"), "true")...)); got.Code == 0 || !strings.HasSuffix(got.Err, refused+"\n") {
+				if got := s.Run(t, s.Command(s.Berth, append(run, rig.ImagePath(t, "busybox"), "true")...)); got.Code == 0 || !strings.HasSuffix(got.Err, refused+"\n") {
 					t.Errorf("berth run: %+v, want %q", got, refused)
 				}
 			} else {
-				if out := s.Do(t, s.Berth, append(run, imagePath(t, "debian"), "nvidia-smi", "-L")...); !strings.HasPrefix(out, "GPU 0: ") {
+				if out := s.Do(t, s.Berth, append(run, rig.ImagePath(t, "debian"), "nvidia-smi", "-L")...); !strings.HasPrefix(out, "GPU 0: ") {
 					t.Errorf("nvidia-smi prints %q", out)
 				}
-				s.Do(t, s.Berth, append(run, "-d", "--name", "task", imagePath(t, "busybox"), "sleep", "1000")...)
+				s.Do(t, s.Berth, append(run, "-d", "--name", "task", rig.ImagePath(t, "busybox"), "sleep", "1000")...)
 				s.Do(t, s.Berth, "exec", "task", "touch", "/etc/passwd", "/new")
 				s.Do(t, s.Berth, "stop", "-t", "0", "task")
 				s.Do(t, s.Berth, "rm", "task")

@@ -50,7 +50,7 @@ func (d smallDisk) must(t *testing.T, words ...string) string {
 // system df shows it; when it has ended, berth system prune makes room.
 func TestTaskFillsDisk(t *testing.T) {
 	d := newSmallDisk(t, startServer(t, "dgx-h100", "v2", "runc"), 24)
-	image := imagePath(t, "busybox")
+	image := rig.ImagePath(t, "busybox")
 	d.must(t, "run", "--runtime", d.runtime, image, "true") // unpacks the image
 	d.must(t, "run", "-d", "--name", "small", "--runtime", d.runtime, image, "sleep", "1000")
 	t.Cleanup(func() { d.berth(t, "rm", "-f", "small", "greedy") })
@@ -101,7 +101,7 @@ func TestTaskFillsDisk(t *testing.T) {
 // leaves nothing.
 func TestStorageSizeRefused(t *testing.T) {
 	d := newSmallDisk(t, startServer(t, "dgx-h100", "v2", "runc"), 24)
-	image := imagePath(t, "busybox")
+	image := rig.ImagePath(t, "busybox")
 	for _, words := range [][]string{{"run"}, {"run", "-d"}} {
 		said := d.berth(t, append(words, "--runtime", d.runtime, "--storage-opt", "size=10m", image, "true")...)
 		want := regexp.MustCompile(`^berth: --storage-opt size: no project quotas: the file system of \S+ must be ext4 or XFS, mounted with -o prjquota \(ext4: after tune2fs -O project,quota\)\n$`)

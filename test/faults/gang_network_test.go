@@ -32,7 +32,7 @@ func sh(t *testing.T, s server, line string) string {
 func TestForwardingTurnedOff(t *testing.T) {
 	s := startApart(t, "forwarding")
 	sh(t, s, "ip addr replace 203.0.113.2/24 dev up0; ip route replace default via 203.0.113.1; sysctl -qw net.ipv4.ip_forward=1")
-	gang := strings.TrimSpace(sh(t, s, s.Berth+" run --runtime runc -d -n 2 "+imagePath(t, "busybox")+" sleep 1000"))
+	gang := strings.TrimSpace(sh(t, s, s.Berth+" run --runtime runc -d -n 2 "+rig.ImagePath(t, "busybox")+" sleep 1000"))
 	t.Cleanup(func() { sh(t, s, s.Berth+" rm -f "+gang) })
 	const switches = "cat /proc/sys/net/ipv4/conf/all/forwarding /proc/sys/net/ipv4/conf/up0/forwarding /proc/sys/net/ipv4/conf/berth[0-9a-f]*/forwarding"
 	sh(t, s, "sysctl -qw net.ipv4.ip_forward=0")
@@ -52,7 +52,7 @@ func TestGangOnIPv6Host(t *testing.T) {
 	sh(t, s, "ip -6 addr replace fd00::2/64 dev up0 nodad; ip -6 route replace default via fd00::1")
 	const says = "this host has a default route of IPv6 alone"
 	run := func(network string) rig.Said {
-		return s.Run(t, s.Command(s.Berth, "run", "--runtime", "runc", "-n", "2", "--network", network, imagePath(t, "busybox"), "true"))
+		return s.Run(t, s.Command(s.Berth, "run", "--runtime", "runc", "-n", "2", "--network", network, rig.ImagePath(t, "busybox"), "true"))
 	}
 	if got := run("private"); got.Code != 0 || strings.Count(got.Err, says) != 1 {
 		t.Errorf("a private network: %+v", got)

@@ -34,7 +34,7 @@ func TestGPUInUseOutside(t *testing.T) {
 		if want := "berth: GPU 2 in use by " + user + "\n"; said.Code != 0 || said.Err != want {
 			t.Errorf("policy warn, alloc: %+v", said)
 		}
-		said = s.berth(t, append(berth, "run", "--rm", "--gpus", "device=2", imagePath(t, "busybox"), "true")...)
+		said = s.berth(t, append(berth, "run", "--rm", "--gpus", "device=2", rig.ImagePath(t, "busybox"), "true")...)
 		if want := "berth: GPU 2 in use by " + user + "\n"; said.Code != 0 || said.Err != want {
 			t.Errorf("policy warn, run: %+v", said)
 		}

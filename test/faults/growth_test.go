@@ -34,7 +34,7 @@ func TestNothingGrows(t *testing.T) {
 // runTasks runs tasks of several kinds to their end, and removes them.
 func runTasks(t *testing.T, s server) {
 	t.Helper()
-	image := imagePath(t, "busybox")
+	image := rig.ImagePath(t, "busybox")
 	run := func(words ...string) {
 		t.Helper()
 		s.Do(t, s.Berth, append([]string{"run", "--runtime", s.runtime}, words...)...)

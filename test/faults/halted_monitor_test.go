@@ -35,7 +35,7 @@ func TestHaltedMonitor(t *testing.T) {
 		for _, tt := range halts {
 			t.Run(cgroup+" "+tt.name, func(t *testing.T) {
 				for _, words := range [][]string{{"stop"}, {"stop", "-t", "-1"}, {"rm", "-f"}, {"wait"}} {
-					s.Do(t, s.Berth, "run", "-d", "--runtime", s.runtime, "--gpus", "1", "--name", "halted", imagePath(t, "busybox"), "sleep", "1000")
+					s.Do(t, s.Berth, "run", "-d", "--runtime", s.runtime, "--gpus", "1", "--name", "halted", rig.ImagePath(t, "busybox"), "sleep", "1000")
 					pid := s.monitorOf(t, "halted")
 					tt.halt(t, s, pid)
 					if words[0] == "wait" {
@@ -57,7 +57,7 @@ func TestHaltedMonitor(t *testing.T) {
 // freeze freezes a process in a cgroup of its own, beside those of the tasks.
 func (s server) freeze(t *testing.T, pid int) {
 	t.Helper()
-	waitUntil(t, "the monitor has left the cgroup that it was started in", func() bool {
+	rig.WaitUntil(t, "the monitor has left the cgroup that it was started in", func() bool {
 		return strings.Contains(s.Do(t, "cat", fmt.Sprintf("/proc/%d/cgroup", pid)), "/berth/monitors")
 	})
 	const v1 = "g=/sys/fs/cgroup/freezer/berth/frozen-%[1]d; mkdir $g; echo %[1]d >$g/cgroup.procs; echo FROZEN >$g/freezer.state"

@@ -19,7 +19,7 @@ func TestIdleFollowerSleeps(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	s.Do(t, "mkfifo", fifo)
 	id := strings.TrimSpace(s.Do(t, s.Berth, "run", "-d", "--runtime", s.runtime, "-v", fifo+":/fifo",
-		imagePath(t, "busybox"), "sh", "-c", "echo first; cat /fifo; exit 3"))
+		rig.ImagePath(t, "busybox"), "sh", "-c", "echo first; cat /fifo; exit 3"))
 	t.Cleanup(func() { s.Run(t, s.Command(s.Berth, "rm", "-f", id)) })
 	cmd := s.Command(s.Berth, "logs", "-f", id)
 	out, err := cmd.StdoutPipe()

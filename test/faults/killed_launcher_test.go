@@ -22,7 +22,7 @@ func TestKilledLauncher(t *testing.T) {
 			if s.readLife(t, kept).Monitor.PID == 0 {
 				t.Error("no monitor has adopted the task")
 			}
-			waitUntil(t, "the limited task's time is over", func() bool { return s.taskState(t, limited) == "" })
+			rig.WaitUntil(t, "the limited task's time is over", func() bool { return s.taskState(t, limited) == "" })
 			if got := s.taskState(t, kept); got != "running" {
 				t.Errorf("the other task is %q", got)
 			}
@@ -43,7 +43,7 @@ func (s server) killLauncher(t *testing.T, flags ...string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "id")
 	words := append([]string{"run", "--runtime", s.runtime, "--gpus", "1", "--cidfile", file}, flags...)
-	cmd := s.Command(s.Berth, append(words, imagePath(t, "busybox"), "sleep", "1000")...)
+	cmd := s.Command(s.Berth, append(words, rig.ImagePath(t, "busybox"), "sleep", "1000")...)
 	rig.Must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
@@ -51,7 +51,7 @@ func (s server) killLauncher(t *testing.T, flags ...string) string {
 		_ = cmd.Wait() // it is killed
 	}()
 	id := ""
-	waitUntil(t, "the runtime has written the pid of the task's first process", func() bool {
+	rig.WaitUntil(t, "the runtime has written the pid of the task's first process", func() bool {
 		text, _ := os.ReadFile(file) // it isn't there yet
 		id = string(text)
 		pid, err := os.ReadFile(s.Path("/var/lib/berth/tasks/" + id + "/bundle/pid"))

@@ -65,7 +65,7 @@ func TestSmallLimits(t *testing.T) {
 			controller, _, _ := strings.Cut(file, "/")
 			dir, err := os.MkdirTemp("/sys/fs/cgroup/"+controller, "berth-limits-")
 			rig.Must(t, err)
-			t.Cleanup(func() { waitUntil(t, "the cgroup is removed", func() bool { return unix.Rmdir(dir) == nil }) })
+			t.Cleanup(func() { rig.WaitUntil(t, "the cgroup is removed", func() bool { return unix.Rmdir(dir) == nil }) })
 			rig.Must(t, os.WriteFile(dir+"/"+filepath.Base(file), []byte(value), 0))
 			s.testLimited(t, []string{"sh", "-c", `echo 0 >"$0/cgroup.procs" && exec "$@"`, dir}, nil, "")
 		})
@@ -89,7 +89,7 @@ func (s server) testLimited(t *testing.T, outside, inside []string, advice strin
 	limited := func(how string) rig.Said {
 		cmd := s.Command("timeout", slices.Concat([]string{"-s", "KILL", "60"}, inside, []string{
 			s.Berth, "run", how,
-			"--runtime", s.runtime, "--gpus", "1", "--name", "limited", imagePath(t, "busybox"), "true",
+			"--runtime", s.runtime, "--gpus", "1", "--name", "limited", rig.ImagePath(t, "busybox"), "true",
 		})...)
 		words := append(slices.Clone(outside), cmd.Args...)
 		return s.Run(t, exec.Command(words[0], words[1:]...))

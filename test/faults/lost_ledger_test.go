@@ -23,7 +23,7 @@ func TestLostLedger(t *testing.T) {
 				t.Parallel()
 				n, err := shared.Start("dgx-h100", version)
 				rig.Must(t, err)
-				n.Do(t, n.Berth, "run", "-d", "--gpus", "2", "--name", "train", imagePath(t, "busybox"), "sleep", "1000")
+				n.Do(t, n.Berth, "run", "-d", "--gpus", "2", "--name", "train", rig.ImagePath(t, "busybox"), "sleep", "1000")
 				end := holdGPU(t, n, nil)
 				before := leasedDevices(n.Leases(t))
 				isRefused := func() {}
@@ -67,7 +67,7 @@ func TestUnknownHolder(t *testing.T) {
 	n, err := shared.Start("dgx-h100", "v2")
 	rig.Must(t, err)
 	for _, name := range []string{"known", "unknown"} {
-		n.Do(t, n.Berth, "run", "-d", "--gpus", "1", "--name", name, imagePath(t, "busybox"), "sleep", "1000")
+		n.Do(t, n.Berth, "run", "-d", "--gpus", "1", "--name", name, rig.ImagePath(t, "busybox"), "sleep", "1000")
 	}
 	n.Do(t, "sh", "-c", `cd /var/lib/berth/tasks/$(`+n.Berth+` inspect unknown | sed -n 's/^ *"id": "\([0-9a-f]*\)",/\1/p' | head -n 1)/bundle &&
 		sed -i 's|\("path":"/dev/nvidia\)[0-9]*\(","type":"c","major":195,"minor":\)[0-9]*|\177\277|' config.json && grep -q nvidia77 config.json && rm -rf /run/berth`)

@@ -4,9 +4,6 @@
 package faults
 
 import (
-	"fmt"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/berth-gpu/berth/test/rig"
@@ -17,10 +14,7 @@ var shared *rig.Rig
 func TestMain(m *testing.M) {
 	rig.Main(m, func(r *rig.Rig) error {
 		shared = r
-		if out, err := exec.Command("../image/make.sh").CombinedOutput(); err != nil {
-			return fmt.Errorf("make images: %w: %s", err, out)
-		}
-		return nil
+		return rig.MakeImages()
 	})
 }
 
@@ -34,12 +28,4 @@ type server struct {
 func startServer(t *testing.T, profile, cgroup, runtime string) server {
 	t.Helper()
 	return server{shared.Shared(t, profile, cgroup), runtime}
-}
-
-// imagePath is the path of an OCI layout: "busybox", or "debian", which has glibc.
-func imagePath(t *testing.T, name string) string {
-	t.Helper()
-	path, err := filepath.Abs("../../.cache/image/" + name)
-	rig.Must(t, err)
-	return path
 }

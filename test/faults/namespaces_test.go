@@ -56,7 +56,7 @@ func TestTaskInTimeNamespace(t *testing.T) {
 	t.Parallel()
 	n, err := shared.Start("one-gpu", "v2")
 	rig.Must(t, err)
-	n.Do(t, n.Berth, "run", "-d", "--name", "train", imagePath(t, "busybox"), "sleep", "1000")
+	n.Do(t, n.Berth, "run", "-d", "--name", "train", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	before := n.Do(t, "sh", "-c", "cat /var/lib/berth/tasks/*/run.json")
 	for _, boot := range []string{"--boottime=-1", "--boottime=100000"} {
 		if said := n.Do(t, "unshare", "--time", boot, n.Berth, "ps"); !strings.Contains(said, " up ") {

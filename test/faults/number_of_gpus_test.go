@@ -33,7 +33,7 @@ func (s gpuServer) check(t *testing.T, before []string, cases []verbCase) {
 
 // Servers with a driver and no GPU, with 64 GPUs, and without a driver.
 func TestNumberOfGPUs(t *testing.T) {
-	box := imagePath(t, "busybox")
+	box := rig.ImagePath(t, "busybox")
 	plain := []string{"run", "--rm", box, "echo", "plain"}
 	t.Run("0", func(t *testing.T) {
 		s := startGPUServer(t, "no-gpu")

@@ -69,7 +69,7 @@ func (s gpuServer) checkVerbs(t *testing.T, broken brokenNVML) {
 			t.Errorf("%+v", said)
 		}
 	})
-	box, bundle := imagePath(t, "busybox"), s.makeBundle(t)
+	box, bundle := rig.ImagePath(t, "busybox"), s.makeBundle(t)
 	berth, runtime := filepath.Join(programs, "berth"), filepath.Join(programs, "berth-runtime")
 	for _, c := range []struct {
 		words    []string

@@ -18,7 +18,7 @@ func TestPausedHolder(t *testing.T) {
 			t.Parallel()
 			n, err := shared.Start("one-gpu", version)
 			rig.Must(t, err)
-			id := strings.TrimSpace(n.Do(t, n.Berth, "run", "-d", "--gpus", "1", imagePath(t, "busybox"), "sleep", "1000"))
+			id := strings.TrimSpace(n.Do(t, n.Berth, "run", "-d", "--gpus", "1", rig.ImagePath(t, "busybox"), "sleep", "1000"))
 			n.Do(t, "sh", "-c", strings.Replace(freeze, "*", id[:12], 1))
 			n.Do(t, n.Berth, "release", "--force", n.Leases(t)[0].ID)
 			n.Do(t, n.Berth, "alloc", "1", "true")
@@ -38,7 +38,7 @@ func TestFrozenTask(t *testing.T) {
 	for _, verb := range [][]string{{"stop", "-t", "1"}, {"rm", "-f"}} {
 		t.Run(verb[0], func(t *testing.T) {
 			id := strings.TrimSpace(n.Do(t, n.Berth, "run", "-d", "--gpus", "1", "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined",
-				imagePath(t, "busybox"), "sh", "-c", freeze))
+				rig.ImagePath(t, "busybox"), "sh", "-c", freeze))
 			n.Do(t, "sh", "-c", "until grep -q FROZEN /sys/fs/cgroup/freezer/berth/"+id[:12]+"/container/below/freezer.state; do sleep 0.01; done 2>/dev/null")
 			n.Do(t, n.Berth, append(verb, id)...)
 			if leases := n.Leases(t); len(leases) > 0 {

@@ -31,7 +31,7 @@ func TestRemovalUnderTasks(t *testing.T) {
 		}
 	}
 	start := func() string {
-		id := strings.TrimSpace(sh(t, s, s.Berth+" run --runtime runc -d "+imagePath(t, "busybox")+" sleep 1000"))
+		id := strings.TrimSpace(sh(t, s, s.Berth+" run --runtime runc -d "+rig.ImagePath(t, "busybox")+" sleep 1000"))
 		t.Cleanup(func() { sh(t, s, s.Berth+" rm -f "+id+" 2>/dev/null || true") })
 		return id
 	}
@@ -73,7 +73,7 @@ func TestLostLife(t *testing.T) {
 	for _, verb := range []string{"stop -t 0", "rm -f"} {
 		for _, damage := range []string{"rm", "truncate -s 0"} {
 			t.Run(verb+" after "+damage, func(t *testing.T) {
-				id := strings.TrimSpace(n.Do(t, n.Berth, "run", "-d", "--gpus", "1", imagePath(t, "busybox"), "sleep", "1000"))
+				id := strings.TrimSpace(n.Do(t, n.Berth, "run", "-d", "--gpus", "1", rig.ImagePath(t, "busybox"), "sleep", "1000"))
 				n.Do(t, "sh", "-c", damage+" /var/lib/berth/tasks/"+id+"/run.json")
 				n.Do(t, n.Berth, append(strings.Fields(verb), id)...)
 				if leases := n.Leases(t); len(leases) > 0 {

@@ -59,7 +59,7 @@ func (s gpuServer) gpus(t *testing.T) (all []shownGPU) {
 // detach starts a task that lives until the test ends.
 func (s gpuServer) detach(t *testing.T, name, gpus string) {
 	t.Helper()
-	s.Do(t, s.Berth, "run", "-d", "--name", name, "--gpus", gpus, imagePath(t, "busybox"), "sleep", "1000")
+	s.Do(t, s.Berth, "run", "-d", "--name", name, "--gpus", gpus, rig.ImagePath(t, "busybox"), "sleep", "1000")
 	t.Cleanup(func() { s.berth(t, "rm", "-f", name) })
 }
 

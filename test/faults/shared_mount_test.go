@@ -23,7 +23,7 @@ func TestSharedMountIsMadeAgain(t *testing.T) {
 				"a gang":          {"-n", "2", "--gpus-per-rank", "1", "--network", "none"},
 			} {
 				n.Do(t, "busybox", "umount", "/var/lib/berth/shared")
-				words = append(append([]string{"run", "--rm", "--runtime", runtime}, words...), imagePath(t, "busybox"), "test", "-e", "/usr/local/nvidia/lib64/libcuda.so.1")
+				words = append(append([]string{"run", "--rm", "--runtime", runtime}, words...), rig.ImagePath(t, "busybox"), "test", "-e", "/usr/local/nvidia/lib64/libcuda.so.1")
 				if said := n.Run(t, n.Command(n.Berth, words...)); said.Code != 0 {
 					t.Errorf("%s: %+v", name, said)
 				}

@@ -35,7 +35,7 @@ func TestGangIsolation(t *testing.T) {
 			"-v", scripts+":/mnt:ro", torch, "python3", "/mnt/reach.py", "look", address, "2")
 		outside := look(t, said)
 		rig.Must(t, os.WriteFile(filepath.Join(dir, "done"), nil, 0o600))
-		if code := opened.wait(t); code != 0 {
+		if code := opened.Wait(t); code != 0 {
 			t.Errorf("the owner ended with %d\n%s", code, opened.said(t))
 		}
 
@@ -71,6 +71,6 @@ func look(t *testing.T, said string) (r reach) {
 	if i < 0 {
 		t.Fatalf("it says %q", said)
 	}
-	decode(t, strings.TrimSpace(said[i:]), &r)
+	rig.Decode(t, strings.TrimSpace(said[i:]), &r)
 	return r
 }

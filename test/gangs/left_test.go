@@ -30,7 +30,7 @@ func (n node) nothingLeft(t *testing.T) {
 			break
 		}
 	}
-	t.Fatalf("left after the gang:\n%s\n%s", strings.Join(found, "\n"), n.berth(t, "ps", "-a").Out)
+	t.Fatalf("left after the gang:\n%s\n%s", strings.Join(found, "\n"), n.RunBerth(t, "ps", "-a").Out)
 }
 
 // left is what there is of gangs: interfaces, mounts, cgroups, tasks, leases, processes.

@@ -26,7 +26,7 @@ func TestFirstFailure(t *testing.T) {
 				dir := meeting(t)
 				script := `if [ $RANK = 2 ]; then until [ -e /meet/0 -a -e /meet/1 ]; do sleep 0.05; done; exit 7; fi
 					` + tc.others + `; touch /meet/$RANK; while :; do sleep 0.1; done`
-				said := n.berth(t, "run", "-n", "3", "--stop-timeout", tc.grace, "-v", dir+":/meet", busybox, "sh", "-c", script)
+				said := n.RunBerth(t, "run", "-n", "3", "--stop-timeout", tc.grace, "-v", dir+":/meet", busybox, "sh", "-c", script)
 				if said.Code != 7 {
 					t.Errorf("exit code %d, want 7\n%s%s", said.Code, said.Out, said.Err)
 				}
@@ -43,11 +43,11 @@ func TestFirstFailure(t *testing.T) {
 func TestBarrier(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
 		dir := meeting(t)
-		said := n.berth(t, "run", "-n", "3", "-v", dir+":/meet", busybox, "/no/such/program")
+		said := n.RunBerth(t, "run", "-n", "3", "-v", dir+":/meet", busybox, "/no/such/program")
 		if said.Code != 127 {
 			t.Errorf("exit code %d, want 127\n%s%s", said.Code, said.Out, said.Err)
 		}
-		said = n.berth(t, "run", "-n", "5", "--gpus-per-rank", "2", "-v", dir+":/meet", busybox, "touch", "/meet/ran")
+		said = n.RunBerth(t, "run", "-n", "5", "--gpus-per-rank", "2", "-v", dir+":/meet", busybox, "touch", "/meet/ran")
 		if said.Code != 75 && said.Code != 125 {
 			t.Errorf("ten of eight GPUs: exit code %d\n%s%s", said.Code, said.Out, said.Err)
 		}
@@ -70,8 +70,8 @@ func TestSignals(t *testing.T) {
 				for _, rank := range []string{"0", "1", "2"} {
 					g.awaits(t, dir, "ready-"+rank)
 				}
-				rig.Must(t, g.cmd.Process.Signal(signal))
-				if code := g.wait(t); code != 3 {
+				rig.Must(t, g.Cmd.Process.Signal(signal))
+				if code := g.Wait(t); code != 3 {
 					t.Errorf("exit code %d, want 3\n%s", code, g.said(t))
 				}
 				for _, rank := range []string{"0", "1", "2"} {
@@ -96,7 +96,7 @@ func unixName(s syscall.Signal) string {
 func TestLogs(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
 		const script = `i=0; while [ $i -lt 200 ]; do echo "line $i of $RANK with words enough to be cut"; i=$((i+1)); done; echo last $RANK >&2`
-		said := n.berth(t, "run", "-n", "4", busybox, "sh", "-c", script)
+		said := n.RunBerth(t, "run", "-n", "4", busybox, "sh", "-c", script)
 		if said.Code != 0 {
 			t.Fatalf("%+v", said)
 		}
@@ -126,8 +126,8 @@ func TestVerbs(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
 		n.must(t, "run", "-d", "-n", "2", "--gpus-per-rank", "1", "--name", "train", busybox, "sh", "-c",
 			`echo hello from $RANK; trap 'exit 0' TERM; while :; do sleep 0.1; done`)
-		t.Cleanup(func() { n.berth(t, "rm", "-f", "train") })
-		until(t, "both have said something", func() bool {
+		t.Cleanup(func() { n.RunBerth(t, "rm", "-f", "train") })
+		rig.WaitUntil(t, "both have said something", func() bool {
 			return strings.Count(n.must(t, "logs", "train"), "hello from") == 2
 		})
 		if said := n.must(t, "ps"); strings.Count(said, "train") < 3 {
@@ -155,7 +155,7 @@ func TestRestart(t *testing.T) {
 	n.must(t, "run", "-d", "-n", "2", "--restart", "on-failure:2", "--name", "again", "-v", dir+":/meet", busybox, "sh", "-c",
 		`echo x >> /meet/count-$RANK; cd /meet
 			[ $RANK = 0 ] && { until cmp -s count-0 count-1; do sleep 0.05; done; exit 4; }; sleep 1000`)
-	t.Cleanup(func() { n.berth(t, "rm", "-f", "again") })
+	t.Cleanup(func() { n.RunBerth(t, "rm", "-f", "again") })
 	if code := strings.TrimSpace(n.must(t, "wait", "again")); code != "4" {
 		t.Errorf("it ended with %s", code)
 	}

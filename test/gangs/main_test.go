@@ -7,7 +7,6 @@
 package gangs
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/berth-gpu/berth/test/rig"
 )
@@ -69,12 +67,10 @@ func intoNetwork() int {
 
 // makeImages has the images made, which takes the machine's own network.
 func makeImages() error {
-	for _, script := range []string{"../image/make.sh", "./root.sh"} {
-		if out, err := exec.Command(script).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", script, err, out)
-		}
+	if out, err := exec.Command("./root.sh").CombinedOutput(); err != nil {
+		return fmt.Errorf("make the root of PyTorch and Open MPI: %w: %s", err, out)
 	}
-	return nil
+	return rig.MakeImages()
 }
 
 func setup(r *rig.Rig) error {
@@ -134,16 +130,10 @@ func everywhere(t *testing.T, test func(*testing.T, node)) {
 	}
 }
 
-// berth runs a verb to its end.
-func (n node) berth(t *testing.T, words ...string) rig.Said {
-	t.Helper()
-	return n.Run(t, n.Command(n.Berth, words...))
-}
-
 // must runs a verb that has to succeed, and returns what it printed.
 func (n node) must(t *testing.T, words ...string) string {
 	t.Helper()
-	said := n.berth(t, words...)
+	said := n.RunBerth(t, words...)
 	if said.Code != 0 {
 		t.Fatalf("berth %q: exit code %d\n%s%s", words, said.Code, said.Out, said.Err)
 	}
@@ -152,55 +142,24 @@ func (n node) must(t *testing.T, words ...string) string {
 
 // running is a berth run in the foreground.
 type running struct {
-	cmd       *exec.Cmd
+	rig.Process
 	out, errs *os.File
-	done      chan struct{}
 }
 
 // start begins a run, which ends with the test.
 func (n node) start(t *testing.T, words ...string) *running {
 	t.Helper()
 	dir := t.TempDir()
-	r := &running{cmd: n.Command(n.Berth, append([]string{"run"}, words...)...), done: make(chan struct{})}
+	cmd, r := n.Command(n.Berth, append([]string{"run"}, words...)...), &running{}
 	for name, to := range map[string]**os.File{"out": &r.out, "err": &r.errs} {
 		f, err := os.Create(filepath.Join(dir, name))
 		rig.Must(t, err)
 		t.Cleanup(func() { f.Close() })
 		*to = f
 	}
-	r.cmd.Stdout, r.cmd.Stderr = r.out, r.errs
-	rig.Must(t, r.cmd.Start())
-	go func() {
-		defer close(r.done)
-		_ = r.cmd.Wait() // the test looks at its state
-	}()
-	t.Cleanup(func() {
-		_ = r.cmd.Process.Signal(os.Interrupt) // it may have ended
-		r.wait(t)
-	})
+	cmd.Stdout, cmd.Stderr = r.out, r.errs
+	r.Process = rig.StartProcess(t, cmd)
 	return r
-}
-
-// wait returns the exit code.
-func (r *running) wait(t *testing.T) int {
-	t.Helper()
-	select {
-	case <-r.done:
-	case <-time.After(2 * time.Minute):
-		t.Errorf("%q doesn't end", r.cmd.Args)
-		_ = r.cmd.Process.Kill() // it may end at last
-		<-r.done
-	}
-	return r.cmd.ProcessState.ExitCode()
-}
-
-func (r *running) ended() bool {
-	select {
-	case <-r.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // said is all that the run has written.
@@ -213,16 +172,6 @@ func (r *running) said(t *testing.T) string {
 		all = append(all, data...)
 	}
 	return string(all)
-}
-
-// until waits for what will be soon; a minute is for machines that are busy.
-func until(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for last := time.Now().Add(time.Minute); !so(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(last) {
-			t.Fatalf("waited for a minute: %s", what)
-		}
-	}
 }
 
 // meeting is a directory that all containers of a test share with it, at /meet.
@@ -238,9 +187,9 @@ func meeting(t *testing.T) string {
 func (r *running) awaits(t *testing.T, dir, name string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	until(t, name, func() bool {
+	rig.WaitUntil(t, name, func() bool {
 		_, err := os.Stat(path)
-		return err == nil || r.ended()
+		return err == nil || r.HasEnded()
 	})
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -257,11 +206,4 @@ func lines(text, rank string) (found []string) {
 		}
 	}
 	return found
-}
-
-func decode(t *testing.T, text string, into any) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(text), into); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/rig"
 )
 
 var (
@@ -53,9 +55,9 @@ func killed(t *testing.T, n node) {
 func TestMembers(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
 		n.must(t, "run", "-d", "-n", "2", "--name", "known", busybox, "sleep", "1000")
-		t.Cleanup(func() { n.berth(t, "rm", "-f", "known") })
+		t.Cleanup(func() { n.RunBerth(t, "rm", "-f", "known") })
 		want := map[string]int{"berth-monitor": 1, "holder": 1, "rank": 2}
-		until(t, fmt.Sprintf("there are %v", want), func() bool {
+		rig.WaitUntil(t, fmt.Sprintf("there are %v", want), func() bool {
 			got := map[string]int{}
 			for _, m := range n.members() {
 				got[m.kind]++
@@ -95,11 +97,11 @@ func (n node) storm(t *testing.T, r *rand.Rand) (hits []string) {
 		<-ended
 	}
 	n.must(t, "ps")
-	if said := n.berth(t, "rm", "-f", "storm"); said.Code != 0 && !strings.Contains(said.Err, "no such task") && !strings.Contains(said.Err, "storm") {
+	if said := n.RunBerth(t, "rm", "-f", "storm"); said.Code != 0 && !strings.Contains(said.Err, "no such task") && !strings.Contains(said.Err, "storm") {
 		t.Errorf("rm -f: %+v", said)
 	}
 	<-ended // which may have been a launch that the first rm came too early for
-	if said := n.berth(t, "rm", "-f", "storm"); said.Code > 1 {
+	if said := n.RunBerth(t, "rm", "-f", "storm"); said.Code > 1 {
 		t.Errorf("rm -f: %+v", said)
 	}
 	// All devices are free when the last process has gone, which takes as long as the host's

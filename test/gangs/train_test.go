@@ -70,7 +70,7 @@ func TestTwoGangs(t *testing.T) {
 		}
 		var found []string
 		for _, g := range gangs {
-			if code := g.wait(t); code != 0 {
+			if code := g.Wait(t); code != 0 {
 				t.Fatalf("exit code %d\n%s", code, g.said(t))
 			}
 			said := g.said(t)
@@ -167,7 +167,7 @@ func TestOuterRefused(t *testing.T) {
 		{[]string{"run", "--mpi", "--network", "none", busybox, "true"}, "the host's network"},
 		{[]string{"run", "--mpi", "-n", "2", busybox, "true"}, "the ranks of a gang don't need it"},
 	} {
-		if said := n.berth(t, tc.words...); said.Code != 125 || !strings.Contains(said.Err, "--mpi: ") || !strings.Contains(said.Err, tc.want) {
+		if said := n.RunBerth(t, tc.words...); said.Code != 125 || !strings.Contains(said.Err, "--mpi: ") || !strings.Contains(said.Err, tc.want) {
 			t.Errorf("berth %q: %+v, want %q", tc.words, said, tc.want)
 		}
 	}

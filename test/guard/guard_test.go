@@ -22,10 +22,7 @@ var shared *rig.Rig
 func TestMain(m *testing.M) {
 	rig.Main(m, func(r *rig.Rig) error {
 		shared = r
-		if out, err := exec.Command("../image/make.sh").CombinedOutput(); err != nil {
-			return fmt.Errorf("make images: %w: %s", err, out)
-		}
-		return nil
+		return rig.MakeImages()
 	})
 }
 

@@ -33,8 +33,8 @@ const layouts = "../../.cache/image"
 func TestMain(m *testing.M) { rig.Main(m, setUp) }
 
 func setUp(r *rig.Rig) (err error) {
-	if out, err := exec.Command("../image/make.sh").CombinedOutput(); err != nil {
-		return fmt.Errorf("make images: %w: %s", err, out)
+	if err := rig.MakeImages(); err != nil {
+		return err
 	}
 	if out, err := exec.Command("./roots.sh").CombinedOutput(); err != nil {
 		return fmt.Errorf("bring C libraries: %w: %s", err, out)

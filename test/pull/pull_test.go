@@ -29,8 +29,8 @@ var (
 func TestMain(m *testing.M) { rig.Main(m, setUp) }
 
 func setUp(r *rig.Rig) (err error) {
-	if out, err := exec.Command("../image/make.sh").CombinedOutput(); err != nil {
-		return fmt.Errorf("make images: %w: %s", err, out)
+	if err := rig.MakeImages(); err != nil {
+		return err
 	}
 	if open, err = serve(r, "open", ""); err != nil {
 		return err

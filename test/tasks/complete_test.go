@@ -14,8 +14,8 @@ import (
 // and the devices.
 func TestCompletion(t *testing.T) {
 	s := start(t, "dgx-h100", "v2", "crun")
-	s.detach(t, "--name", "alpha", "--gpus", "1", image(t, "busybox"), "sleep", "1000")
-	id := s.detach(t, "--name", "omega", image(t, "busybox"), "true")
+	s.detach(t, "--name", "alpha", "--gpus", "1", rig.ImagePath(t, "busybox"), "sleep", "1000")
+	id := s.detach(t, "--name", "omega", rig.ImagePath(t, "busybox"), "true")
 	s.prints(t, "0\n", "wait", "omega")
 	lease := s.Leases(t)[0].ID
 	for _, shell := range []string{"bash", "fish"} {

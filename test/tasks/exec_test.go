@@ -16,7 +16,7 @@ import (
 
 func TestExec(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		s.run(t, "--name", "train", "-e", "OWN=1", "-w", "/tmp", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		s.run(t, "--name", "train", "-e", "OWN=1", "-w", "/tmp", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 		file := filepath.Join(t.TempDir(), "env")
 		rig.Must(t, os.WriteFile(file, []byte("# of a file\nFROM_FILE=x y\nBOTH=file\n"), 0o600))
 		for _, c := range []struct {
@@ -47,7 +47,7 @@ func TestExec(t *testing.T) {
 			{"a wrong flag", []string{"--interactiv", "train", "sh"}, rig.Said{Code: 125, Err: "berth: there is no flag --interactiv (did you mean --interactive?); berth exec --help shows the usage\n"}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				if got := s.berth(t, append([]string{"exec"}, c.words...)...); got != c.want {
+				if got := s.RunBerth(t, append([]string{"exec"}, c.words...)...); got != c.want {
 					t.Errorf("%+v, want %+v", got, c.want)
 				}
 			})
@@ -61,21 +61,21 @@ func TestExec(t *testing.T) {
 		})
 		t.Run("detached, with a terminal", func(t *testing.T) {
 			const script = "tty >/tmp/tty; while ! test -e /tmp/seen; do sleep 0.01; done; echo none reads it; echo $? >/tmp/end"
-			if got := s.berth(t, "exec", "-d", "-t", "train", "sh", "-c", script); got != (rig.Said{}) {
+			if got := s.RunBerth(t, "exec", "-d", "-t", "train", "sh", "-c", script); got != (rig.Said{}) {
 				t.Errorf("%+v", got)
 			}
 			s.until(t, "/dev/pts/0\n", "cat", "/tmp/tty")
-			if got := s.berth(t, "exec", "train", "touch", "/tmp/seen"); got.Code != 0 {
+			if got := s.RunBerth(t, "exec", "train", "touch", "/tmp/seen"); got.Code != 0 {
 				t.Errorf("%+v", got)
 			}
 			s.until(t, "0\n", "cat", "/tmp/end")
-			if got := s.berth(t, "exec", "-dt", "train", "nosuch"); got.Code != 127 {
+			if got := s.RunBerth(t, "exec", "-dt", "train", "nosuch"); got.Code != 127 {
 				t.Errorf("%+v", got)
 			}
 		})
 		t.Run("detached", func(t *testing.T) {
 			s.prints(t, "", "exec", "-d", "train", "sh", "-c", "echo x > /tmp/made")
-			until(t, "it has been made", func() bool { return s.berth(t, "exec", "train", "cat", "/tmp/made").Out == "x\n" })
+			rig.WaitUntil(t, "it has been made", func() bool { return s.RunBerth(t, "exec", "train", "cat", "/tmp/made").Out == "x\n" })
 		})
 		s.leavesNothing(t)
 	})
@@ -95,18 +95,18 @@ func (s server) leavesNothing(t *testing.T) {
 // whoever it runs as; nor can it do more than its task.
 func TestExecHasTheSameDeviceRules(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		s.run(t, "--name", "walled", "--gpus", "2", "-u", "1000", "-v", "/dev:/host/dev", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		s.run(t, "--name", "walled", "--gpus", "2", "-u", "1000", "-v", "/dev:/host/dev", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 		var leased []string
 		for _, d := range s.Leases(t)[0].Devices {
 			leased = append(leased, d.UUID)
 		}
 		const try = `for n in 0 1 2 3 4 5 6 7; do cat /host/dev/nvidia$n; done 2>&1; cat /proc/self/status`
 		for _, user := range []string{"0", "1000"} {
-			got := s.berth(t, "exec", "-u", user, "walled", "sh", "-c", try)
+			got := s.RunBerth(t, "exec", "-u", user, "walled", "sh", "-c", try)
 			if open, closed := strings.Count(got.Out, "No such device or address"), strings.Count(got.Out, "Operation not permitted"); open != 2 || closed != 6 || len(leased) != 2 {
 				t.Errorf("user %s: %d GPUs could be opened, %d not: %+v", user, open, closed, got)
 			}
-			init := s.berth(t, "exec", "-u", user, "walled", "cat", "/proc/1/status").Out
+			init := s.RunBerth(t, "exec", "-u", user, "walled", "cat", "/proc/1/status").Out
 			for _, name := range []string{"CapBnd", "NoNewPrivs", "Seccomp"} {
 				if own, its := field(got.Out, name), field(init, name); own != its || own == "" {
 					t.Errorf("user %s: %s is %s, and %s of the task's first process", user, name, own, its)
@@ -131,11 +131,11 @@ func field(status, name string) string {
 // TestExecPassesSignalsOn: what asks berth exec to end asks the command.
 func TestExecPassesSignalsOn(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		s.run(t, "--name", "signalled", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		s.run(t, "--name", "signalled", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 		cmd := s.Command(s.Berth, "exec", "signalled", "sh", "-c", `trap 'echo ended; exit 9' TERM; echo > /tmp/trapped; while :; do sleep 0.01; done`)
 		done := make(chan rig.Said, 1)
 		go func() { done <- s.Run(t, cmd) }()
-		until(t, "the command waits for signals", func() bool { return s.berth(t, "exec", "signalled", "cat", "/tmp/trapped").Code == 0 })
+		rig.WaitUntil(t, "the command waits for signals", func() bool { return s.RunBerth(t, "exec", "signalled", "cat", "/tmp/trapped").Code == 0 })
 		rig.Must(t, cmd.Process.Signal(unix.SIGTERM))
 		if got := <-done; got != (rig.Said{Code: 9, Out: "ended\n"}) {
 			t.Errorf("%+v", got)
@@ -146,16 +146,16 @@ func TestExecPassesSignalsOn(t *testing.T) {
 // TestExecEndsWithTheTask: and what it was told is no error of berth's.
 func TestExecEndsWithTheTask(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		r := s.run(t, "--name", "short", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		r := s.run(t, "--name", "short", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 		cmd := s.Command(s.Berth, "exec", "short", "sh", "-c", "echo > /tmp/there; exec sleep 1000")
 		done := make(chan rig.Said, 1)
 		go func() { done <- s.Run(t, cmd) }()
-		until(t, "the command runs", func() bool { return s.berth(t, "exec", "short", "cat", "/tmp/there").Code == 0 })
+		rig.WaitUntil(t, "the command runs", func() bool { return s.RunBerth(t, "exec", "short", "cat", "/tmp/there").Code == 0 })
 		s.prints(t, "short\n", "kill", "short")
 		if got := <-done; got.Code != 137 || got.Err != "" {
 			t.Errorf("%+v", got)
 		}
-		if code := r.wait(t); code != 137 {
+		if code := r.Wait(t); code != 137 {
 			t.Errorf("the task ended with %d", code)
 		}
 		s.fails(t, 125, `task "short": there is no such task; berth ps -a lists all`, "exec", "short", "true")
@@ -166,10 +166,10 @@ func TestExecEndsWithTheTask(t *testing.T) {
 // TestExecThatIsKilled leaves what the next one removes.
 func TestExecThatIsKilled(t *testing.T) {
 	s := start(t, "dgx-h100", "v2", "crun")
-	s.run(t, "--name", "killed", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+	s.run(t, "--name", "killed", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 	cmd := s.Command(s.Berth, "exec", "killed", "sh", "-c", "echo > /tmp/there; exec sleep 1000")
 	rig.Must(t, cmd.Start())
-	until(t, "the command runs", func() bool { return s.berth(t, "exec", "killed", "cat", "/tmp/there").Code == 0 })
+	rig.WaitUntil(t, "the command runs", func() bool { return s.RunBerth(t, "exec", "killed", "cat", "/tmp/there").Code == 0 })
 	rig.Must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 	s.prints(t, "", "exec", "killed", "true")
@@ -224,7 +224,7 @@ func (tty terminal) types(t *testing.T, text string) {
 // nor berth exec, nor the task.
 func TestExecInATerminal(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		r := s.run(t, "--name", "shell", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		r := s.run(t, "--name", "shell", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 		tty := newTerminal(t, 33, 77)
 		before, err := unix.IoctlGetTermios(int(tty.slave.Fd()), unix.TCGETS)
 		rig.Must(t, err)
@@ -250,8 +250,8 @@ func TestExecInATerminal(t *testing.T) {
 		tty.reads(t, &said, "interrupted 130")
 		tty.types(t, "exit 5\n")
 		_ = cmd.Wait() // the code says it
-		if code := cmd.ProcessState.ExitCode(); code != 5 || r.ended() {
-			t.Errorf("berth exec ended with %d, and the task has ended: %v", code, r.ended())
+		if code := cmd.ProcessState.ExitCode(); code != 5 || r.HasEnded() {
+			t.Errorf("berth exec ended with %d, and the task has ended: %v", code, r.HasEnded())
 		}
 		after, err := unix.IoctlGetTermios(int(tty.slave.Fd()), unix.TCGETS)
 		rig.Must(t, err)
@@ -266,7 +266,7 @@ func (s server) until(t *testing.T, want string, words ...string) {
 	t.Helper()
 	var got rig.Said
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if got = s.berth(t, append([]string{"exec", "train"}, words...)...); got.Out == want {
+		if got = s.RunBerth(t, append([]string{"exec", "train"}, words...)...); got.Out == want {
 			return
 		}
 	}

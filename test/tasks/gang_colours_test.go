@@ -27,7 +27,7 @@ command = ["echo", "words"]
 name = "train"
 replicas = 2
 command = ["echo", "words"]
-`, image(t, "busybox")), 0o600))
+`, rig.ImagePath(t, "busybox")), 0o600))
 	plain := []string{"feed-0  | words", "train-0 | words", "train-1 | words"}
 	coloured := []string{"\x1b[33mtrain-0 | \x1b[0mwords", "\x1b[33mtrain-1 | \x1b[0mwords", "\x1b[36mfeed-0  | \x1b[0mwords"}
 	s.detach(t, "--name", "colours", "--gang", file)

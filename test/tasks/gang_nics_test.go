@@ -19,7 +19,7 @@ func TestGangNICs(t *testing.T) {
 		run := func(words ...string) rig.Said {
 			t.Helper()
 			all := append([]string{"--config", conf, "run", "--runtime", s.runtime, "-n", "2", "--gpus-per-rank", "1"}, words...)
-			return s.Run(t, s.Command(s.Berth, append(all, image(t, "busybox"), "sh", "-c",
+			return s.Run(t, s.Command(s.Berth, append(all, rig.ImagePath(t, "busybox"), "sh", "-c",
 				"ls /sys/class/infiniband /dev/infiniband; ip -o link | grep -o eth1; env | grep ^NCCL_IB")...))
 		}
 		ranks := func(lines ...string) (all []string) {

@@ -25,10 +25,10 @@ func (s server) front(t *testing.T, line string, flags ...string) front {
 	t.Helper()
 	dir := t.TempDir()
 	words := append([]string{"run", "--runtime", s.runtime, "--cidfile", dir + "/id", "-v", dir + ":/out", "-n", "2", "--network", "none"}, flags...)
-	cmd := s.Command(s.Berth, append(words, image(t, "busybox"), "sh", "-c", line)...)
+	cmd := s.Command(s.Berth, append(words, rig.ImagePath(t, "busybox"), "sh", "-c", line)...)
 	rig.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // it has mostly ended
-	until(t, "both ranks have begun", func() bool {
+	rig.WaitUntil(t, "both ranks have begun", func() bool {
 		begun, err := filepath.Glob(dir + "/[01]")
 		rig.Must(t, err)
 		return len(begun) == 2
@@ -77,7 +77,7 @@ func TestGangSignalsWithoutMonitor(t *testing.T) {
 			f := s.front(t, "trap 'exit 6' TERM"+serves)
 			rig.Must(t, syscall.Kill(s.monitor(t, f.id), syscall.SIGKILL))
 			f.ends(t, syscall.SIGTERM, 6, 255, 143)
-			until(t, "it is gone", func() bool { return s.berth(t, "ps", "-a", "-q", "--filter", "id="+f.id).Out == "" })
+			rig.WaitUntil(t, "it is gone", func() bool { return s.RunBerth(t, "ps", "-a", "-q", "--filter", "id="+f.id).Out == "" })
 			s.nothing(t, f.id)
 		}
 	})
@@ -88,7 +88,7 @@ func TestGangSignalsWithoutMonitor(t *testing.T) {
 func TestGangSignalBetweenLives(t *testing.T) {
 	s := apart(t, "v2", "crun")
 	f := s.front(t, "echo > /out/$RANK; exit 7", "--restart", "always")
-	until(t, "it waits for its next life", func() bool {
+	rig.WaitUntil(t, "it waits for its next life", func() bool {
 		life := s.Do(t, "cat", "/var/lib/berth/tasks/"+f.id+"/run.json")
 		return strings.Contains(life, `"restarts":3`) && strings.Contains(life, `"ended":{`)
 	})
@@ -110,7 +110,7 @@ func TestGangSignalEndsRestarts(t *testing.T) {
 	s.nothing(t, f.id)
 	f = s.front(t, "echo life >> /out/lives-$RANK; trap 'exit 5' USR1"+serves, "--restart", "1")
 	rig.Must(t, f.cmd.Process.Signal(syscall.SIGUSR1))
-	until(t, "there is another life", func() bool {
+	rig.WaitUntil(t, "there is another life", func() bool {
 		return strings.Contains(s.Do(t, "cat", "/var/lib/berth/tasks/"+f.id+"/run.json"), `"restarts":1`)
 	})
 	f.ends(t, syscall.SIGTERM, 143, 125) // it may be just about to start

@@ -24,8 +24,8 @@ func TestGangBarrier(t *testing.T) {
 			exec %s "$@"
 			`, s.runtime), 0o700))
 		id := t.TempDir() + "/id"
-		got := s.berth(t, "run", "--runtime", failing, "--cidfile", id, "-v", dir+":/out", "-n", "3", "--network", "none",
-			image(t, "busybox"), "sh", "-c", "echo > /out/started-$RANK")
+		got := s.RunBerth(t, "run", "--runtime", failing, "--cidfile", id, "-v", dir+":/out", "-n", "3", "--network", "none",
+			rig.ImagePath(t, "busybox"), "sh", "-c", "echo > /out/started-$RANK")
 		if got.Code != 125 || !strings.HasPrefix(got.Err, "berth: rank-1: ") || len(lines(strings.TrimSpace(got.Err))) != 1 {
 			t.Errorf("%+v", got)
 		}
@@ -66,16 +66,16 @@ func TestGangGivenUp(t *testing.T) {
 				rig.Must(t, os.RemoveAll(dir+"/held"))
 				id := t.TempDir() + "/id"
 				words := slices.Concat([]string{"run", "--runtime", holding, "--cidfile", id, "--name", "held"}, tt.flags)
-				cmd := s.Command(s.Berth, append(words, "-n", "2", "--gpus-per-rank", "1", image(t, "busybox"), "sleep", "1000")...)
+				cmd := s.Command(s.Berth, append(words, "-n", "2", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sleep", "1000")...)
 				rig.Must(t, cmd.Start())
 				done := make(chan error, 1)
-				go func() { done <- cmd.Wait() }()                                           // however it ends
-				t.Cleanup(func() { s.berth(t, "rm", "-f", "held"); _ = cmd.Process.Kill() }) // it has mostly ended
-				until(t, "it is held up", func() bool { _, err := os.Stat(dir + "/held"); return err == nil })
+				go func() { done <- cmd.Wait() }()                                              // however it ends
+				t.Cleanup(func() { s.RunBerth(t, "rm", "-f", "held"); _ = cmd.Process.Kill() }) // it has mostly ended
+				rig.WaitUntil(t, "it is held up", func() bool { _, err := os.Stat(dir + "/held"); return err == nil })
 				tt.end(cmd.Process)
-				until(t, "berth run has ended", func() bool { return len(done) > 0 })
-				until(t, "it is gone", func() bool {
-					return len(lines(strings.TrimSpace(s.berth(t, "ps", "-a", "--filter", "name=held").Out))) == 1
+				rig.WaitUntil(t, "berth run has ended", func() bool { return len(done) > 0 })
+				rig.WaitUntil(t, "it is gone", func() bool {
+					return len(lines(strings.TrimSpace(s.RunBerth(t, "ps", "-a", "--filter", "name=held").Out))) == 1
 				})
 				text, err := os.ReadFile(id)
 				rig.Must(t, err)
@@ -88,11 +88,11 @@ func TestGangGivenUp(t *testing.T) {
 // TestGangCPUs: each rank runs on the CPUs near its own GPU, by a cpuset or without.
 func TestGangCPUs(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
-		got := s.gang(t, "-n", "8", "--gpus-per-rank", "1", "--network", "none", image(t, "busybox"), "sh", "-c",
+		got := s.gang(t, "-n", "8", "--gpus-per-rank", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sh", "-c",
 			"sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status")
 		var want []string
 		for rank := range 8 {
-			alone := s.gang(t, "-n", "1", "--gpus-per-rank", fmt.Sprintf("device=%d", rank), "--network", "none", image(t, "busybox"), "sh", "-c",
+			alone := s.gang(t, "-n", "1", "--gpus-per-rank", fmt.Sprintf("device=%d", rank), "--network", "none", rig.ImagePath(t, "busybox"), "sh", "-c",
 				"sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status")
 			want = append(want, strings.Replace(strings.TrimSpace(alone.Out), "rank-0", fmt.Sprintf("rank-%d", rank), 1))
 		}

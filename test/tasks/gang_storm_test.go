@@ -46,7 +46,7 @@ func (s server) storm(t *testing.T, round int, random *rand.Rand) {
 	name, after := fmt.Sprintf("storm%d", round), time.Duration(random.IntN(600))*time.Millisecond
 	id := t.TempDir() + "/id"
 	cmd := s.Command(s.Berth, "run", "--runtime", s.runtime, "--cidfile", id, "--name", name, "-n", "3", "--gpus-per-rank", "1",
-		"--network", network, "--stop-timeout", "1", image(t, "busybox"), "sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.01; done")
+		"--network", network, "--stop-timeout", "1", rig.ImagePath(t, "busybox"), "sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.01; done")
 	rig.Must(t, cmd.Start())
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
@@ -64,15 +64,15 @@ func (s server) storm(t *testing.T, round int, random *rand.Rand) {
 	}
 	text, err := os.ReadFile(id)
 	if err != nil || len(text) == 0 {
-		s.berth(t, "ps")
+		s.RunBerth(t, "ps")
 		return
 	}
 	end := time.Now().Add(time.Minute)
-	for s.berth(t, "ps"); s.Run(t, s.Command("ls", "-d", "/var/lib/berth/tasks/"+string(text))).Code == 0; time.Sleep(50 * time.Millisecond) {
+	for s.RunBerth(t, "ps"); s.Run(t, s.Command("ls", "-d", "/var/lib/berth/tasks/"+string(text))).Code == 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: %s stays: %s", what, text, s.berth(t, "ps", "-a").Out)
+			t.Fatalf("%s: %s stays: %s", what, text, s.RunBerth(t, "ps", "-a").Out)
 		}
-		s.berth(t, "ps")
+		s.RunBerth(t, "ps")
 	}
 	s.nothing(t, string(text))
 	if t.Failed() {

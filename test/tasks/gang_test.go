@@ -32,7 +32,7 @@ func apart(t *testing.T, cgroup, runtime string) server {
 func (s server) gang(t *testing.T, words ...string) rig.Said {
 	t.Helper()
 	id := t.TempDir() + "/id"
-	got := s.berth(t, append([]string{"run", "--runtime", s.runtime, "--cidfile", id}, words...)...)
+	got := s.RunBerth(t, append([]string{"run", "--runtime", s.runtime, "--cidfile", id}, words...)...)
 	if text, err := os.ReadFile(id); err == nil {
 		s.nothing(t, string(text))
 	}
@@ -65,7 +65,7 @@ func sorted(text string) []string {
 // TestGang: the ranks share what they have to, and each has its own of the rest.
 func TestGang(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
-		got := s.gang(t, "-n", "3", "--gpus-per-rank", "1", image(t, "busybox"), "sh", "-c", `
+		got := s.gang(t, "-n", "3", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c", `
 			echo $RANK $LOCAL_RANK=$BERTH_RANK_GPUS $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $(ls /dev | grep -c '^nvidia[0-9]')
 			echo x > /dev/shm/$RANK; while [ $(ls /dev/shm | wc -l) -lt 3 ]; do sleep 0.01; done
 			echo $(cat /proc/1/comm) $(grep -c rank- /etc/hosts) $(hostname)`)
@@ -84,7 +84,7 @@ func TestGang(t *testing.T) {
 // another's.
 func TestGangBinds(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
-		got := s.gang(t, "-n", "2", "--gpus-per-rank", "2", "--bind-gpus", "rank", image(t, "busybox"), "sh", "-c",
+		got := s.gang(t, "-n", "2", "--gpus-per-rank", "2", "--bind-gpus", "rank", rig.ImagePath(t, "busybox"), "sh", "-c",
 			`echo $LOCAL_RANK $(ls /dev | grep '^nvidia[0-9]'); for i in 0 1 2 3 4 5 6 7; do mknod /tmp/$i c 195 $i 2>/dev/null && echo made; done; true`)
 		var seen []string
 		for _, l := range sorted(got.Out) {
@@ -109,7 +109,7 @@ func TestGangBinds(t *testing.T) {
 func TestGangHolder(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
 		for _, flags := range [][]string{nil, {"--privileged"}, {"--cap-add", "ALL", "--security-opt", "seccomp=unconfined"}} {
-			got := s.gang(t, slices.Concat([]string{"-n", "1", "--gpus-per-rank", "1"}, flags, []string{image(t, "busybox"), "sh", "-c", `
+			got := s.gang(t, slices.Concat([]string{"-n", "1", "--gpus-per-rank", "1"}, flags, []string{rig.ImagePath(t, "busybox"), "sh", "-c", `
 				exec 2>/dev/null; ls -A /proc/1/root/ /proc/1/cwd/ | grep -v : | grep .
 				nsenter -t 1 -m ls -A / 2>/dev/null
 				tr '\0' '\n' < /proc/1/environ 2>/dev/null
@@ -128,7 +128,7 @@ func TestGangHolder(t *testing.T) {
 // whichever way: it is on a mount that is read-only, and that nobody has.
 func TestGangHolderProgram(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
-		id := s.detach(t, "-n", "1", "--network", "none", image(t, "busybox"), "sleep", "1000")
+		id := s.detach(t, "-n", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sleep", "1000")
 		proc := "/proc/" + s.Do(t, "cat", "/var/lib/berth/tasks/"+id+"/bundle/pid")
 		exe := proc + "/exe"
 		var st unix.Statfs_t
@@ -151,7 +151,7 @@ func TestGangHolderProgram(t *testing.T) {
 // nothing is killed when the grace is over.
 func TestGangFails(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
-		got := s.gang(t, "-n", "3", "--stop-timeout", "1", "--name", "train", image(t, "busybox"), "sh", "-c", `
+		got := s.gang(t, "-n", "3", "--stop-timeout", "1", "--name", "train", rig.ImagePath(t, "busybox"), "sh", "-c", `
 			case $RANK in
 			0) trap 'echo asked; exit 0' TERM; while :; do sleep 0.01; done;;
 			1) trap '' TERM; while :; do sleep 0.01; done;;
@@ -177,7 +177,7 @@ func TestGangStarts(t *testing.T) {
 			[[role]]
 			name = "bad"
 			command = ["/etc/passwd"]
-			`, image(t, "busybox"), dir), 0o600))
+			`, rig.ImagePath(t, "busybox"), dir), 0o600))
 		got := s.gang(t, "--gang", file)
 		if got.Code != 126 || got.Out != "" || !strings.HasPrefix(got.Err, "berth: bad-0: ") || len(lines(strings.TrimSpace(got.Err))) != 1 {
 			t.Errorf("%+v", got)
@@ -191,14 +191,14 @@ func TestGangStarts(t *testing.T) {
 // TestGangVerbs: a gang is one task to whoever speaks of it, and so is each rank.
 func TestGangVerbs(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
-		id := s.detach(t, "--name", "train", "-n", "2", "--gpus-per-rank", "1", image(t, "busybox"), "sh", "-c", "trap 'echo hup' HUP; trap 'exit 3' TERM; echo up $RANK; "+asks)
-		until(t, "both are up", func() bool { return len(sorted(s.berth(t, "logs", "train").Out)) == 2 })
-		if got, want := sorted(s.berth(t, "logs", "train").Out), []string{"rank-0 | up 0", "rank-1 | up 1"}; !slices.Equal(got, want) {
+		id := s.detach(t, "--name", "train", "-n", "2", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c", "trap 'echo hup' HUP; trap 'exit 3' TERM; echo up $RANK; "+asks)
+		rig.WaitUntil(t, "both are up", func() bool { return len(sorted(s.RunBerth(t, "logs", "train").Out)) == 2 })
+		if got, want := sorted(s.RunBerth(t, "logs", "train").Out), []string{"rank-0 | up 0", "rank-1 | up 1"}; !slices.Equal(got, want) {
 			t.Errorf("%q", got)
 		}
 		s.prints(t, "up 1\n", "logs", "train.rank-1")
 		s.prints(t, "rank-1\n", "exec", "train.rank-1", "sh", "-c", "echo $BERTH_ROLE-$RANK")
-		rows := lines(strings.TrimSpace(s.berth(t, "ps").Out))
+		rows := lines(strings.TrimSpace(s.RunBerth(t, "ps").Out))
 		if len(rows) != 4 || !strings.Contains(rows[1], "gang of 2") || !strings.HasSuffix(rows[2], " train.rank-0") || !strings.HasSuffix(rows[3], " train.rank-1") {
 			t.Errorf("%q", rows)
 		}
@@ -207,7 +207,7 @@ func TestGangVerbs(t *testing.T) {
 		s.fails(t, 125, "task train is a gang; berth exec train.rank-0 runs a command in one of its ranks", "exec", "train", "true")
 		s.fails(t, 1, `task "train.rank-2": there is no such task: the ranks of train are rank-0, rank-1; berth ps -a lists all`, "stop", "train.rank-2")
 		s.prints(t, "train\n", "kill", "-s", "HUP", "train")
-		until(t, "both have heard", func() bool { return strings.Count(s.berth(t, "logs", "train").Out, "hup") == 2 })
+		rig.WaitUntil(t, "both have heard", func() bool { return strings.Count(s.RunBerth(t, "logs", "train").Out, "hup") == 2 })
 		s.prints(t, "train\n", "stop", "train")
 		s.prints(t, "3\n", "wait", "train")
 		if state := s.state(t, "train"); state != "exited" {
@@ -225,7 +225,7 @@ func TestGangRestart(t *testing.T) {
 		for _, rank := range []string{"0", "1"} { // rank 0 counts rank 1's lines, also before it has any
 			rig.Must(t, os.WriteFile(dir+"/"+rank, nil, 0o644))
 		}
-		got := s.gang(t, "-n", "2", "--restart", "2", "-v", dir+":/out", image(t, "busybox"), "sh", "-c", `
+		got := s.gang(t, "-n", "2", "--restart", "2", "-v", dir+":/out", rig.ImagePath(t, "busybox"), "sh", "-c", `
 			[ -e /dev/shm/mine-$RANK ] && echo stale; echo > /dev/shm/mine-$RANK; echo life >> /out/$RANK
 			[ $RANK = 1 ] && exec sleep 1000
 			while [ $(wc -l < /out/0) -gt $(wc -l < /out/1) ]; do sleep 0.01; done; exit 4`)
@@ -244,7 +244,7 @@ func TestGangRestart(t *testing.T) {
 func TestGangNetworks(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
 		for kind, want := range map[string]string{"none": "lo", "private": "lo eth0", "host": "lo"} { // the host has no other here
-			got := s.gang(t, "-n", "2", "--network", kind, image(t, "busybox"), "sh", "-c", `
+			got := s.gang(t, "-n", "2", "--network", kind, rig.ImagePath(t, "busybox"), "sh", "-c", `
 				if [ $RANK = 0 ]; then nc -l -p 29533 -e echo hello; else
 				until nc rank-0 29533 </dev/null 2>/dev/null; do sleep 0.05; done; echo $(ls /sys/class/net | sort -r); fi`)
 			if out := sorted(got.Out); !slices.Equal(out, []string{"rank-1 | hello", "rank-1 | " + want}) || got.Code != 0 {
@@ -258,7 +258,7 @@ func TestGangNetworks(t *testing.T) {
 func TestGangStore(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
 		for _, network := range []string{"private", "none"} {
-			got := s.gang(t, "-n", "2", "--network", network, image(t, "busybox"), "sh", "-c", `
+			got := s.gang(t, "-n", "2", "--network", network, rig.ImagePath(t, "busybox"), "sh", "-c", `
 				ask() { printf "$1 /global/0 HTTP/1.0\r\nContent-Length: ${#2}\r\n\r\n$2" | nc $HOROVOD_GLOO_RENDEZVOUS_ADDR $HOROVOD_GLOO_RENDEZVOUS_PORT; }
 				[ $HOROVOD_RANK = 0 ] && ask PUT here >/dev/null
 				until ask GET "" | tail -n 1 | grep -q here; do sleep 0.05; done; echo found`)
@@ -272,20 +272,20 @@ func TestGangStore(t *testing.T) {
 // TestGangPorts: two gangs in the host's network have ports of their own.
 func TestGangPorts(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
-		s.detach(t, "--name", "one", "-n", "2", "--network", "host", image(t, "busybox"), "sh", "-c", "echo $MASTER_PORT; exec sleep 1000")
-		until(t, "both have told", func() bool { return len(sorted(s.berth(t, "logs", "one").Out)) == 2 })
-		got := s.gang(t, "-n", "2", "--network", "host", image(t, "busybox"), "sh", "-c", "echo $MASTER_PORT")
-		if first := sorted(s.berth(t, "logs", "one").Out); slices.Equal(first, sorted(got.Out)) || len(sorted(got.Out)) != 2 {
+		s.detach(t, "--name", "one", "-n", "2", "--network", "host", rig.ImagePath(t, "busybox"), "sh", "-c", "echo $MASTER_PORT; exec sleep 1000")
+		rig.WaitUntil(t, "both have told", func() bool { return len(sorted(s.RunBerth(t, "logs", "one").Out)) == 2 })
+		got := s.gang(t, "-n", "2", "--network", "host", rig.ImagePath(t, "busybox"), "sh", "-c", "echo $MASTER_PORT")
+		if first := sorted(s.RunBerth(t, "logs", "one").Out); slices.Equal(first, sorted(got.Out)) || len(sorted(got.Out)) != 2 {
 			t.Errorf("%q and %+v", first, got)
 		}
-		s.berth(t, "rm", "-f", "one")
+		s.RunBerth(t, "rm", "-f", "one")
 	})
 }
 
 // TestGangJSON: what programs read of a gang.
 func TestGangJSON(t *testing.T) {
 	s := apart(t, "v2", "crun")
-	s.detach(t, "--name", "g", "-n", "2", image(t, "busybox"), "sleep", "1000")
+	s.detach(t, "--name", "g", "-n", "2", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	var all []struct {
 		Name   string
 		Gang   *struct{ Ranks, Names []string }
@@ -294,7 +294,7 @@ func TestGangJSON(t *testing.T) {
 			Index, Rank int
 		}
 	}
-	rig.Must(t, json.Unmarshal([]byte(s.berth(t, "ps", "--json").Out), &all))
+	rig.Must(t, json.Unmarshal([]byte(s.RunBerth(t, "ps", "--json").Out), &all))
 	if len(all) != 3 || all[0].Gang == nil || len(all[0].Gang.Ranks) != 2 || all[2].Member == nil || all[2].Member.Rank != 1 {
 		t.Errorf("%+v", all)
 	}

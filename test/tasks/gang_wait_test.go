@@ -3,6 +3,8 @@ package tasks
 import (
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
 )
 
 // TestGangWaits: a detached gang that waits for its GPUs is in the background at once, can be ended there, and
@@ -11,20 +13,20 @@ func TestGangWaits(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
 		words := func(name string, more ...string) []string {
 			return append(append([]string{"run", "-d", "--wait", "--name", name}, more...),
-				"-n", "2", "--gpus-per-rank", "1", image(t, "busybox"), "sh", "-c", "echo begun; exit 7")
+				"-n", "2", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c", "echo begun; exit 7")
 		}
 		state := func(name string) string {
-			return strings.TrimSpace(s.berth(t, "ps", "-a", "--filter", "name=^"+name+"$", "--format", "{{.State}}").Out)
+			return strings.TrimSpace(s.RunBerth(t, "ps", "-a", "--filter", "name=^"+name+"$", "--format", "{{.State}}").Out)
 		}
 		start := func(words ...string) (id string) {
-			got := s.berth(t, words...)
+			got := s.RunBerth(t, words...)
 			if got.Code != 0 {
 				t.Fatalf("berth %q: %+v", words, got)
 			}
 			return strings.TrimSpace(got.Out)
 		}
-		start("run", "-d", "--rm", "--name", "holder", "--gpus", "all", image(t, "busybox"), "sleep", "1000")
-		t.Cleanup(func() { s.berth(t, "rm", "-f", "holder", "later", "other") }) // what a failed test leaves
+		start("run", "-d", "--rm", "--name", "holder", "--gpus", "all", rig.ImagePath(t, "busybox"), "sleep", "1000")
+		t.Cleanup(func() { s.RunBerth(t, "rm", "-f", "holder", "later", "other") }) // what a failed test leaves
 		start(words("later")...)
 		if got := state("later"); got != "waiting" {
 			t.Errorf("it is %q", got)
@@ -36,11 +38,11 @@ func TestGangWaits(t *testing.T) {
 		s.nothing(t, id)
 		id = start(words("other", "--rm")...)
 		s.prints(t, "other\n", "kill", "other")
-		until(t, "it is gone", func() bool { return state("other") == "" })
+		rig.WaitUntil(t, "it is gone", func() bool { return state("other") == "" })
 		s.nothing(t, id)
 		s.prints(t, "holder\n", "rm", "-f", "holder")
 		s.prints(t, "7\n", "wait", "later")
-		if got := sorted(s.berth(t, "logs", "later").Out); len(got) != 2 || !strings.HasSuffix(got[0], "begun") {
+		if got := sorted(s.RunBerth(t, "logs", "later").Out); len(got) != 2 || !strings.HasSuffix(got[0], "begun") {
 			t.Errorf("logs: %q", got)
 		}
 		s.prints(t, "later\n", "rm", "later")

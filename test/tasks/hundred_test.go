@@ -89,7 +89,7 @@ func newHundred(t *testing.T, cgroup string) *hundred {
 	n, err := shared.Start("dgx-h100", cgroup)
 	rig.Must(t, err)
 	h := &hundred{
-		Node: n, t: t, seed: *hundredSeed, dir: t.TempDir(), box: image(t, "busybox"),
+		Node: n, t: t, seed: *hundredSeed, dir: t.TempDir(), box: rig.ImagePath(t, "busybox"),
 		known: map[string]string{}, past: map[string][]incident{}, kills: map[string]int{}, said: map[string]int{},
 	}
 	if h.seed == 0 {

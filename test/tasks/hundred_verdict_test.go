@@ -82,7 +82,7 @@ type shown struct {
 func (h *hundred) verdicts() {
 	h.t.Helper()
 	var list []shown
-	decode(h.t, h.must("ps", "-a", "--json"), &list)
+	rig.Decode(h.t, h.must("ps", "-a", "--json"), &list)
 	byName := map[string]shown{}
 	for _, s := range list {
 		byName[s.Name] = s
@@ -267,7 +267,7 @@ func (h *hundred) empty(before []string) {
 		}
 	}
 	var left []string
-	until(h.t, "all processes have ended", func() bool {
+	rig.WaitUntil(h.t, "all processes have ended", func() bool {
 		left = nil
 		for _, v := range h.victims() {
 			left = append(left, fmt.Sprintf("%+v", v))

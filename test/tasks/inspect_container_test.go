@@ -4,13 +4,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
 )
 
 // TestInspectContainer: what a container was made with is told, whoever said it.
 func TestInspectContainer(t *testing.T) {
 	s := start(t, "dgx-h100", "v2", "crun")
 	s.run(t, "--name", "made", "-e", "A=b", "-u", "5:6", "-w", "/tmp", "-v", "/usr:/bound:ro", "--cap-drop", "ALL", "--cap-add", "CHOWN",
-		"--ulimit", "nofile=77", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		"--ulimit", "nofile=77", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 	var all []struct {
 		Task struct {
 			Container struct {
@@ -23,7 +25,7 @@ func TestInspectContainer(t *testing.T) {
 			}
 		}
 	}
-	decode(t, s.Do(t, s.Berth, "inspect", "made"), &all)
+	rig.Decode(t, s.Do(t, s.Berth, "inspect", "made"), &all)
 	c := all[0].Task.Container
 	bound := slices.ContainsFunc(c.Mounts, func(m struct{ Source, Destination string }) bool {
 		return m.Source == "/usr" && m.Destination == "/bound"

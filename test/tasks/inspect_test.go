@@ -36,7 +36,7 @@ type inspected struct {
 func (s server) inspect(t *testing.T, word string) inspected {
 	t.Helper()
 	var all []inspected
-	decode(t, s.Do(t, s.Berth, "inspect", word), &all)
+	rig.Decode(t, s.Do(t, s.Berth, "inspect", word), &all)
 	if len(all) != 1 {
 		t.Fatalf("berth inspect %s shows %d", word, len(all))
 	}
@@ -48,7 +48,7 @@ func (s server) spec(t *testing.T, bundle string) specs.Spec {
 	data, err := os.ReadFile(s.Path(filepath.Join(bundle, "config.json")))
 	rig.Must(t, err)
 	var spec specs.Spec
-	decode(t, string(data), &spec)
+	rig.Decode(t, string(data), &spec)
 	return spec
 }
 
@@ -90,7 +90,7 @@ func TestInspectIsComplete(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := start(t, c.profile, c.cgroup, c.runtime)
-			words := append(slices.Clone(c.env), image(t, "debian"), "sh", "-c", says("exec sleep 1000"))
+			words := append(slices.Clone(c.env), rig.ImagePath(t, "debian"), "sh", "-c", says("exec sleep 1000"))
 			s.run(t, append([]string{"--name", "bare"}, words...)...)
 			s.run(t, append([]string{"--name", "leased", "--gpus", c.request}, words...)...)
 			seen, bare := s.inspect(t, "leased"), s.inspect(t, "bare")
@@ -140,7 +140,7 @@ func inside(t *testing.T, s server, said []injection) {
 		}
 	}
 	script := `for p; do test -e "$p" || echo "$p"; done`
-	if got := s.berth(t, append([]string{"exec", "leased", "sh", "-c", script, "sh"}, paths...)...); got.Code != 0 || got.Out != "" || len(paths) < 15 {
+	if got := s.RunBerth(t, append([]string{"exec", "leased", "sh", "-c", script, "sh"}, paths...)...); got.Code != 0 || got.Out != "" || len(paths) < 15 {
 		t.Errorf("of %d paths the container has none of these: %+v", len(paths), got)
 	}
 }
@@ -148,7 +148,7 @@ func inside(t *testing.T, s server, said []injection) {
 // TestInspectSaysWhy: of the usual things, who asked for them.
 func TestInspectSaysWhy(t *testing.T) {
 	s := start(t, "dgx-h100", "v2", "crun")
-	s.run(t, "--name", "why", "--gpus", "1", "-e", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics", image(t, "debian"), "sh", "-c", says("exec sleep 1000"))
+	s.run(t, "--name", "why", "--gpus", "1", "-e", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics", rig.ImagePath(t, "debian"), "sh", "-c", says("exec sleep 1000"))
 	seen := s.inspect(t, "why")
 	uuid := ""
 	for _, i := range seen.Injected {
@@ -194,7 +194,7 @@ func TestInspectSaysWhy(t *testing.T) {
 // TestInspectRemoved: what a task asked for and didn't get is said, too.
 func TestInspectRemoved(t *testing.T) {
 	s := start(t, "dgx-h100", "v2", "runc")
-	s.run(t, "--name", "train", "--gpus", "device=0", "-v", "/dev/nvidia7:/dev/theirs", "-v", "/dev/nvidia0:/dev/ours", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+	s.run(t, "--name", "train", "--gpus", "device=0", "-v", "/dev/nvidia7:/dev/theirs", "-v", "/dev/nvidia0:/dev/ours", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 	want := []injection{{"mount", "/dev/theirs", "/dev/nvidia7", "it belongs to an accelerator that the lease doesn't have"}}
 	if got := s.inspect(t, "train").Removed; !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)

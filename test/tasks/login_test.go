@@ -54,7 +54,7 @@ func TestLoginAsks(t *testing.T) {
 				tty.types(t, "alice\n")
 			}
 			tty.reads(t, &said, "Password: ", "berth:")
-			until(t, "the terminal shows nothing", func() bool { return !tty.echoes(t) })
+			rig.WaitUntil(t, "the terminal shows nothing", func() bool { return !tty.echoes(t) })
 			if tty.types(t, tt.password); tt.password == "" {
 				tty.types(t, "\x03")
 			}

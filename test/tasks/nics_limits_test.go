@@ -3,6 +3,8 @@ package tasks
 import (
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
 )
 
 // TestLowLimits: where the machine doesn't let berth raise what RDMA needs, people are told
@@ -29,18 +31,18 @@ func TestLowLimits(t *testing.T) {
 		{"a gang", both, []string{"-n", "3", "--gpus-per-rank", "1", "--nics", "auto", "--network", "none"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := s.Run(t, s.Command("prlimit", weak(append(tt.words, image(t, "busybox"), "true")...)...))
+			got := s.Run(t, s.Command("prlimit", weak(append(tt.words, rig.ImagePath(t, "busybox"), "true")...)...))
 			if got.Code != 0 || got.Err != tt.want {
 				t.Errorf("%+v, want %q", got, tt.want)
 			}
 		})
 	}
-	got := s.Run(t, s.Command("prlimit", weak("-d", "--name", "low", "--gpus", "1", "--nics", "auto", image(t, "busybox"), "sleep", "1000")...))
-	defer s.berth(t, "rm", "-f", "low")
+	got := s.Run(t, s.Command("prlimit", weak("-d", "--name", "low", "--gpus", "1", "--nics", "auto", rig.ImagePath(t, "busybox"), "sleep", "1000")...))
+	defer s.RunBerth(t, "rm", "-f", "low")
 	if got.Code != 0 || got.Err != both {
 		t.Errorf("%+v", got)
 	}
-	why := s.berth(t, "inspect", "--why", "low").Out
+	why := s.RunBerth(t, "inspect", "--why", "low").Out
 	for _, line := range lines {
 		if !strings.Contains(why, line) {
 			t.Errorf("inspect doesn't say %q:\n%s", line, why)

@@ -144,15 +144,15 @@ func TestUpgrade(t *testing.T) {
 		// It hears, and answers with what it has heard and the environment it has.
 		const line = `trap 'echo usr; ' USR1; trap 'echo asked; exit 7' TERM; echo begun; while :; do if read -t 1 x; then echo "heard $x"; fi; done`
 		begin := func(name string, flags ...string) string {
-			id := u.detach(t, append(append([]string{"-i", "--gpus", "1", "--name", name}, flags...), image(t, "busybox"), "sh", "-c", line)...)
-			until(t, name+" has begun", func() bool { return strings.Contains(u.berth(t, "logs", name).Out, "begun") })
+			id := u.detach(t, append(append([]string{"-i", "--gpus", "1", "--name", name}, flags...), rig.ImagePath(t, "busybox"), "sh", "-c", line)...)
+			rig.WaitUntil(t, name+" has begun", func() bool { return strings.Contains(u.RunBerth(t, "logs", name).Out, "begun") })
 			return id
 		}
 		kept, orphan, again := begin("kept"), begin("orphan"), begin("again", "--restart", "always")
-		gang := u.detach(t, "-n", "2", "--gpus-per-rank", "1", "--network", "none", "--name", "gang", image(t, "busybox"), "sleep", "1000")
-		u.detach(t, "--name", "ended", image(t, "busybox"), "sh", "-c", "echo over; exit 3")
+		gang := u.detach(t, "-n", "2", "--gpus-per-rank", "1", "--network", "none", "--name", "gang", rig.ImagePath(t, "busybox"), "sleep", "1000")
+		u.detach(t, "--name", "ended", rig.ImagePath(t, "busybox"), "sh", "-c", "echo over; exit 3")
 		u.prints(t, "3\n", "wait", "ended")
-		r := u.run(t, "--name", "front", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		r := u.run(t, "--name", "front", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 		before := u.Leases(t)
 		u.upgrade(t)
 		u.runs(t, kept, old)
@@ -169,8 +169,8 @@ func TestUpgrade(t *testing.T) {
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "it is adopted", func() bool {
-			u.berth(t, "ps")
+		rig.WaitUntil(t, "it is adopted", func() bool {
+			u.RunBerth(t, "ps")
 			return u.life(t, orphan).Monitor.PID != pid
 		})
 		u.runs(t, orphan, shared.Dir)
@@ -179,7 +179,7 @@ func TestUpgrade(t *testing.T) {
 		// The old version's monitor begins the next life, and the new version ends it.
 		first := u.life(t, again)
 		rig.Must(t, unix.Kill(first.Init.PID, unix.SIGKILL))
-		until(t, "it begins again", func() bool { return strings.Count(u.berth(t, "logs", "again").Out, "begun") == 2 })
+		rig.WaitUntil(t, "it begins again", func() bool { return strings.Count(u.RunBerth(t, "logs", "again").Out, "begun") == 2 })
 		u.runs(t, again, old)
 		all("again", again)
 
@@ -191,8 +191,8 @@ func TestUpgrade(t *testing.T) {
 
 		pid, _ = u.monitor(t, gang)
 		rig.Must(t, unix.Kill(pid, unix.SIGKILL))
-		until(t, "the gang is adopted", func() bool {
-			u.berth(t, "ps")
+		rig.WaitUntil(t, "the gang is adopted", func() bool {
+			u.RunBerth(t, "ps")
 			return u.life(t, gang).Monitor.PID != pid
 		})
 		u.runs(t, gang, shared.Dir)
@@ -201,7 +201,7 @@ func TestUpgrade(t *testing.T) {
 		u.prints(t, "gang\n", "rm", "gang")
 
 		u.prints(t, "front\n", "stop", "front")
-		if code := r.wait(t); code != 137 {
+		if code := r.Wait(t); code != 137 {
 			t.Errorf("front ended with %d", code)
 		}
 		if left := u.Leases(t); len(left) > 0 {
@@ -213,10 +213,10 @@ func TestUpgrade(t *testing.T) {
 // verbs has the new version do to a task what people do, to its end.
 func (u upgraded) verbs(t *testing.T, name, id string) {
 	t.Helper()
-	if got := u.berth(t, "ps").Out; !strings.Contains(got, id) {
+	if got := u.RunBerth(t, "ps").Out; !strings.Contains(got, id) {
 		t.Errorf("it isn't shown: %s", got)
 	}
-	if got := u.berth(t, "exec", name, "sh", "-c", "ls /dev/nvidia? | wc -l"); got != (rig.Said{Out: "1\n"}) {
+	if got := u.RunBerth(t, "exec", name, "sh", "-c", "ls /dev/nvidia? | wc -l"); got != (rig.Said{Out: "1\n"}) {
 		t.Errorf("exec: %+v", got)
 	}
 	attach := u.Command(u.Berth, "attach", name)
@@ -228,17 +228,17 @@ func (u upgraded) verbs(t *testing.T, name, id string) {
 	var followed strings.Builder
 	follow.Stdout = &followed
 	rig.Must(t, follow.Start())
-	until(t, "it has heard", func() bool { return strings.Contains(u.berth(t, "logs", name).Out, "heard hello") })
+	rig.WaitUntil(t, "it has heard", func() bool { return strings.Contains(u.RunBerth(t, "logs", name).Out, "heard hello") })
 	u.prints(t, name+"\n", "kill", "-s", "USR1", name)
-	until(t, "it was signalled", func() bool { return strings.Contains(u.berth(t, "logs", name).Out, "usr") })
+	rig.WaitUntil(t, "it was signalled", func() bool { return strings.Contains(u.RunBerth(t, "logs", name).Out, "usr") })
 	if u.inspect(t, name).Task.State.Status != "running" {
 		t.Error("it doesn't run")
 	}
-	if got := u.berth(t, "stats", "--no-stream", name); got.Code != 0 || !strings.Contains(got.Out, name) {
+	if got := u.RunBerth(t, "stats", "--no-stream", name); got.Code != 0 || !strings.Contains(got.Out, name) {
 		t.Errorf("stats: %+v", got)
 	}
 	waited := make(chan rig.Said, 1)
-	go func() { waited <- u.berth(t, "wait", name) }()
+	go func() { waited <- u.RunBerth(t, "wait", name) }()
 	u.prints(t, name+"\n", "stop", name)
 	if got := <-waited; got != (rig.Said{Out: "7\n"}) {
 		t.Errorf("wait: %+v", got)
@@ -249,7 +249,7 @@ func (u upgraded) verbs(t *testing.T, name, id string) {
 	}
 	rig.Must(t, follow.Wait())
 	const want = "begun\nheard hello\nusr\nasked\n"
-	if got := u.berth(t, "logs", name).Out; !strings.HasSuffix(got, want) || followed.String() != got {
+	if got := u.RunBerth(t, "logs", name).Out; !strings.HasSuffix(got, want) || followed.String() != got {
 		t.Errorf("its log is %q, followed %q; want %q", got, followed.String(), want)
 	}
 	u.prints(t, name+"\n", "rm", name)

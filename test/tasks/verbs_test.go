@@ -22,11 +22,11 @@ func ways() []way {
 	return []way{
 		{"foreground", func(t *testing.T, s server, name, line string, flags ...string) {
 			t.Helper()
-			s.run(t, append(append([]string{"--name", name}, flags...), image(t, "busybox"), "sh", "-c", says(line))...)
+			s.run(t, append(append([]string{"--name", name}, flags...), rig.ImagePath(t, "busybox"), "sh", "-c", says(line))...)
 		}},
 		{"detached", func(t *testing.T, s server, name, line string, flags ...string) {
 			t.Helper()
-			s.detach(t, append(append([]string{"--name", name}, flags...), image(t, "busybox"), "sh", "-c", line)...)
+			s.detach(t, append(append([]string{"--name", name}, flags...), rig.ImagePath(t, "busybox"), "sh", "-c", line)...)
 		}},
 	}
 }
@@ -35,7 +35,7 @@ func ways() []way {
 func (s server) detach(t *testing.T, words ...string) string {
 	t.Helper()
 	id := strings.TrimSpace(s.Do(t, s.Berth, append([]string{"run", "-d", "--runtime", s.runtime}, words...)...))
-	t.Cleanup(func() { s.berth(t, "rm", "-f", id) })
+	t.Cleanup(func() { s.RunBerth(t, "rm", "-f", id) })
 	return id
 }
 
@@ -56,7 +56,7 @@ func bothWays(t *testing.T, test func(*testing.T, server, way)) {
 // ready waits until the shell has made /tmp/set, behind its traps.
 func (s server) ready(t *testing.T, name string) {
 	t.Helper()
-	until(t, name+" waits for signals", func() bool { return s.berth(t, "exec", name, "cat", "/tmp/set").Code == 0 })
+	rig.WaitUntil(t, name+" waits for signals", func() bool { return s.RunBerth(t, "exec", name, "cat", "/tmp/set").Code == 0 })
 }
 
 const asks = "echo > /tmp/set; while :; do sleep 0.01; done"
@@ -73,8 +73,8 @@ func TestStop(t *testing.T) {
 			s.ready(t, name)
 		}
 		got := make(chan rig.Said, 1)
-		go func() { got <- s.berth(t, "wait", "polite", "own", "deaf", "dull") }()
-		until(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
+		go func() { got <- s.RunBerth(t, "wait", "polite", "own", "deaf", "dull") }()
+		rig.WaitUntil(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
 		s.prints(t, "polite\nown\npolite\n", "stop", "polite", "own", "polite")
 		s.prints(t, "deaf\n", "stop", "-t", "0", "deaf")
 		s.prints(t, "dull\n", "stop", "dull", "-t", "-1")
@@ -101,14 +101,14 @@ func (s server) commands(t *testing.T, verb string) []string {
 // TestSeveral: each task has its own error, and none keeps the others from being done.
 func TestSeveral(t *testing.T) {
 	s := start(t, "dgx-h100", "v2", "crun")
-	s.detach(t, "--name", "one", image(t, "busybox"), "sleep", "1000")
-	id := s.detach(t, "--name", "two", image(t, "busybox"), "sleep", "1000")
+	s.detach(t, "--name", "one", rig.ImagePath(t, "busybox"), "sleep", "1000")
+	id := s.detach(t, "--name", "two", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	want := rig.Said{Code: 1, Out: "one\n" + id[:7] + "\n", Err: `berth: task "noe": there is no such task (did you mean one?); berth ps -a lists all` + "\n" +
 		`berth: task "xyz": there is no such task; berth ps -a lists all` + "\n"}
-	if got := s.berth(t, "stop", "one", "noe", id[:7], "xyz"); got != want {
+	if got := s.RunBerth(t, "stop", "one", "noe", id[:7], "xyz"); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got := s.berth(t, "rm", "one", "noe", "two"); got.Code != 1 || got.Out != "one\ntwo\n" || len(lines(got.Err)) != 1 {
+	if got := s.RunBerth(t, "rm", "one", "noe", "two"); got.Code != 1 || got.Out != "one\ntwo\n" || len(lines(got.Err)) != 1 {
 		t.Errorf("%+v", got)
 	}
 	s.prints(t, "", "rm", "-f", "one", "xyz")
@@ -121,12 +121,12 @@ func TestKill(t *testing.T) {
 		for _, signal := range []string{"USR1", "usr2", "SIGUSR1", "10"} {
 			s.prints(t, "told\n", "kill", "-s", signal, "told")
 		}
-		until(t, "both signals have come", func() bool { return s.berth(t, "exec", "told", "cat", "/tmp/one", "/tmp/two").Code == 0 })
+		rig.WaitUntil(t, "both signals have come", func() bool { return s.RunBerth(t, "exec", "told", "cat", "/tmp/one", "/tmp/two").Code == 0 })
 		s.fails(t, 2, `signal "USR9" is not known (did you mean USR1?): names such as TERM or SIGINT and numbers are; berth kill --help shows the usage`, "kill", "-s", "USR9", "told")
 		s.fails(t, 2, `there is no flag -9: berth kill -s 9 sends that signal; berth kill --help shows the usage`, "kill", "-9", "told")
 		code := make(chan rig.Said, 1)
-		go func() { code <- s.berth(t, "wait", "told") }()
-		until(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
+		go func() { code <- s.RunBerth(t, "wait", "told") }()
+		rig.WaitUntil(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
 		s.prints(t, "told\n", "kill", "told", "--signal=HUP")
 		if got := <-code; got != (rig.Said{Out: "4\n"}) {
 			t.Errorf("berth wait: %+v", got)
@@ -140,7 +140,7 @@ func TestKill(t *testing.T) {
 // TestKillEndsRestarts: SIGKILL means the end, whatever --restart says.
 func TestKillEndsRestarts(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		s.detach(t, "--name", "always", "--restart", "always", image(t, "busybox"), "sleep", "1000")
+		s.detach(t, "--name", "always", "--restart", "always", rig.ImagePath(t, "busybox"), "sleep", "1000")
 		s.prints(t, "always\n", "kill", "always")
 		s.prints(t, "137\n", "wait", "always")
 		if seen := s.inspect(t, "always"); seen.Task.State.Status != "exited" || *seen.Task.State.Code != 137 {
@@ -153,8 +153,8 @@ func TestKillEndsRestarts(t *testing.T) {
 // all the same.
 func TestStopWhileRestarting(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		s.detach(t, "--name", "again", "--restart", "always", image(t, "busybox"), "sh", "-c", "exit 3")
-		until(t, "it is between two lives, the pause being long", func() bool {
+		s.detach(t, "--name", "again", "--restart", "always", rig.ImagePath(t, "busybox"), "sh", "-c", "exit 3")
+		rig.WaitUntil(t, "it is between two lives, the pause being long", func() bool {
 			seen := s.inspect(t, "again")
 			return seen.Task.State.Restarts > 2 && seen.Task.State.Status == "restarting"
 		})
@@ -171,7 +171,7 @@ func TestStopWhileRestarting(t *testing.T) {
 func TestRemove(t *testing.T) {
 	bothWays(t, func(t *testing.T, s server, w way) {
 		w.begin(t, s, "kept", "exec sleep 1000")
-		said := s.berth(t, "rm", "kept")
+		said := s.RunBerth(t, "rm", "kept")
 		if said.Code != 1 || said.Err != "berth: task kept: it still runs (running); berth stop ends it, or --force kills it\n" {
 			t.Errorf("%+v", said)
 		}
@@ -194,12 +194,12 @@ func TestRemoveWhileStarting(t *testing.T) {
 		for range 5 {
 			done := make(chan rig.Said, 1)
 			go func() {
-				done <- s.berth(t, "run", "-d", "--gpus", "1", "--runtime", s.runtime, "--name", "brief", image(t, "busybox"), "sleep", "1000")
+				done <- s.RunBerth(t, "run", "-d", "--gpus", "1", "--runtime", s.runtime, "--name", "brief", rig.ImagePath(t, "busybox"), "sleep", "1000")
 			}()
 			ends := make(chan rig.Said, 3)
-			until(t, "it has a name", func() bool { return s.berth(t, "ps", "-a", "-q", "--filter", "name=brief").Out != "" })
+			rig.WaitUntil(t, "it has a name", func() bool { return s.RunBerth(t, "ps", "-a", "-q", "--filter", "name=brief").Out != "" })
 			for _, words := range [][]string{{"rm", "-f", "brief"}, {"stop", "brief"}, {"rm", "-f", "brief"}} {
-				go func() { ends <- s.berth(t, words...) }()
+				go func() { ends <- s.RunBerth(t, words...) }()
 			}
 			for range 3 {
 				if got := <-ends; got.Err != "" && !strings.Contains(got.Err, "no such task") {
@@ -207,7 +207,7 @@ func TestRemoveWhileStarting(t *testing.T) {
 				}
 			}
 			<-done // whether it had started or not
-			s.berth(t, "rm", "-f", "brief")
+			s.RunBerth(t, "rm", "-f", "brief")
 			s.prints(t, "", "ps", "-a", "-q", "--filter", "name=brief")
 		}
 		if left := s.Leases(t); len(left) > 0 {
@@ -220,14 +220,14 @@ func TestRemoveWhileStarting(t *testing.T) {
 func TestKilledMonitor(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
 		for _, verb := range []string{"exec", "stop", "kill", "wait", "rm", "stats"} {
-			s.detach(t, "--name", verb, "--gpus", "1", image(t, "busybox"), "sh", "-c", "trap 'exit 5' TERM; "+asks)
+			s.detach(t, "--name", verb, "--gpus", "1", rig.ImagePath(t, "busybox"), "sh", "-c", "trap 'exit 5' TERM; "+asks)
 			s.ready(t, verb)
 			s.killMonitor(t, verb)
 			switch verb {
 			case "exec":
 				s.prints(t, "x\n", "exec", verb, "echo", "x")
 			case "stats":
-				if got := s.berth(t, "stats", "--no-stream", verb); got.Code != 0 || len(lines(got.Out)) != 2 {
+				if got := s.RunBerth(t, "stats", "--no-stream", verb); got.Code != 0 || len(lines(got.Out)) != 2 {
 					t.Errorf("%+v", got)
 				}
 			case "stop":
@@ -238,8 +238,8 @@ func TestKilledMonitor(t *testing.T) {
 				s.prints(t, "137\n", "wait", verb)
 			case "wait":
 				got := make(chan rig.Said, 1)
-				go func() { got <- s.berth(t, "wait", verb) }()
-				until(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
+				go func() { got <- s.RunBerth(t, "wait", verb) }()
+				rig.WaitUntil(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
 				s.killMonitor(t, verb)
 				s.prints(t, "wait\n", "stop", verb)
 				if said := <-got; said != (rig.Said{Out: "5\n"}) {
@@ -257,11 +257,11 @@ func TestKilledMonitor(t *testing.T) {
 func (s server) killMonitor(t *testing.T, name string) {
 	t.Helper()
 	pid := 0
-	until(t, "it has a monitor", func() bool {
+	rig.WaitUntil(t, "it has a monitor", func() bool {
 		var list []struct {
 			Life struct{ Monitor struct{ PID int } }
 		}
-		decode(t, s.Do(t, s.Berth, "ps", "--json", "--filter", "name="+name), &list)
+		rig.Decode(t, s.Do(t, s.Berth, "ps", "--json", "--filter", "name="+name), &list)
 		if len(list) != 1 {
 			t.Fatalf("%+v", list)
 		}
@@ -269,7 +269,7 @@ func (s server) killMonitor(t *testing.T, name string) {
 		return lives(pid)
 	})
 	rig.Must(t, syscall.Kill(pid, syscall.SIGKILL))
-	until(t, "it is gone", func() bool { return !lives(pid) })
+	rig.WaitUntil(t, "it is gone", func() bool { return !lives(pid) })
 }
 
 // lives is false of what has ended and is only not buried yet: of a process that was
@@ -283,9 +283,9 @@ func lives(pid int) bool {
 
 func TestPs(t *testing.T) {
 	s := start(t, "dgx-h100", "v2", "crun")
-	s.run(t, "--name", "fore", "--gpus", "2", "--label", "team=vision", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
-	id := s.detach(t, "--name", "back", "--gpus", "1", image(t, "busybox"), "sleep", "1000")
-	s.detach(t, "--name", "over", image(t, "busybox"), "sh", "-c", "exit 3")
+	s.run(t, "--name", "fore", "--gpus", "2", "--label", "team=vision", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+	id := s.detach(t, "--name", "back", "--gpus", "1", rig.ImagePath(t, "busybox"), "sleep", "1000")
+	s.detach(t, "--name", "over", rig.ImagePath(t, "busybox"), "sh", "-c", "exit 3")
 	s.prints(t, "3\n", "wait", "over")
 	table := lines(s.Do(t, s.Berth, "ps"))
 	if len(table) != 3 || !strings.HasPrefix(table[0], "ID            IMAGE") || !strings.HasSuffix(table[1], "  2     back") || !strings.HasSuffix(table[2], "  0,1   fore") || !strings.Contains(table[1], " ago   up ") {
@@ -304,7 +304,7 @@ func TestPs(t *testing.T) {
 		"fore":      {"-f", "label=team", "-f", "status=running", "-f", "status=exited"},
 	} {
 		var list []struct{ Name string }
-		decode(t, s.Do(t, s.Berth, append([]string{"ps", "--json"}, words...)...), &list)
+		rig.Decode(t, s.Do(t, s.Berth, append([]string{"ps", "--json"}, words...)...), &list)
 		var names []string
 		for _, l := range list {
 			names = append(names, l.Name)
@@ -324,7 +324,7 @@ func TestStats(t *testing.T) {
 		if s.Run(t, s.Command("test", "-d", "/sys/fs/cgroup/memory")).Code != 0 {
 			flags, limit = nil, 0 // the machine's version 2 may have few controllers
 		}
-		s.run(t, append(flags, "--name", "busy", "--gpus", "2", image(t, "busybox"), "sh", "-c", says("exec dd if=/dev/zero of=/dev/null"))...)
+		s.run(t, append(flags, "--name", "busy", "--gpus", "2", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec dd if=/dev/zero of=/dev/null"))...)
 		var all []struct {
 			Name        string
 			CPU         float64 `json:"cpu_percent"`
@@ -340,7 +340,7 @@ func TestStats(t *testing.T) {
 				Error  string
 			}
 		}
-		decode(t, s.Do(t, s.Berth, "stats", "--no-stream", "--json", "busy"), &all)
+		rig.Decode(t, s.Do(t, s.Berth, "stats", "--no-stream", "--json", "busy"), &all)
 		if len(all) != 1 {
 			t.Fatalf("%+v", all)
 		}
@@ -367,7 +367,7 @@ func TestStats(t *testing.T) {
 // TestStatsInATerminal: the table is drawn anew each second, until ^C.
 func TestStatsInATerminal(t *testing.T) {
 	s := start(t, "dgx-h100", "v2", "crun")
-	s.detach(t, "--name", "watched", image(t, "busybox"), "sleep", "1000")
+	s.detach(t, "--name", "watched", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	tty := newTerminal(t, 33, 200)
 	cmd := s.Command(s.Berth, "stats")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty.slave, tty.slave, tty.slave
