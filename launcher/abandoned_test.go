@@ -36,7 +36,7 @@ func slowRuntime(t *testing.T, runtime string, before bool) (path, here, on stri
 func TestKilledBeforeItsFirstLife(t *testing.T) {
 	for _, next := range []string{"adopt", "sweep", "stop", "remove"} {
 		t.Run(next, func(t *testing.T) {
-			rigs(t, func(t *testing.T, r rig) {
+			onAllRigs(t, func(t *testing.T, r rig) {
 				path, made, _ := slowRuntime(t, ociruntime.LookUp(r.base.Runtime), false)
 				next := next
 				d := r.launch("exec sleep 1000", func(j *job) { j.Devices, j.Runtime = "ledger", path })
@@ -82,47 +82,47 @@ func TestKilledBeforeItsFirstLife(t *testing.T) {
 // A monitor that is killed while the next life is being made leaves a runtime at work. The
 // one that adopts the task ends it before it makes that life anew.
 func TestKilledBeforeItsNextLife(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
-		pipe, volume := fifo(t)
+	onAllRigs(t, func(t *testing.T, r rig) {
+		pipe, volume := makeFIFO(t)
 		path, here, on := slowRuntime(t, ociruntime.LookUp(r.base.Runtime), true)
-		touch(t, on)
+		createFile(t, on)
 		d := r.detach(hear+"echo x >>/n; wc -l </n; read x <&3; exit 4", func(j *job) {
 			j.Devices, j.Runtime, j.Volumes, j.Lasting.Restart = "ledger", path, []string{volume}, tasks.Restart{Policy: "on-failure"}
 		})
-		d.says("out: 1")
-		gone(t, on)
-		gone(t, here)
-		tell(t, pipe, "end")
+		d.waitForLine("out: 1")
+		removeFile(t, on)
+		removeFile(t, here)
+		writeWord(t, pipe, "end")
 		r.until("the next life is being made", func() bool { _, err := os.Lstat(here); return err == nil })
-		d.kill()
-		gone(t, here)
+		d.killMonitor()
+		removeFile(t, here)
 		r.adopt()
 		r.until("it is being made anew", func() bool { _, err := os.Lstat(here); return err == nil })
-		touch(t, on)
-		d.says("out: 2")
+		createFile(t, on)
+		d.waitForLine("out: 2")
 		if got := d.task().Life; got.Restarts != 1 {
 			t.Errorf("%d restarts", got.Restarts)
 		}
-		tell(t, pipe, "end")
-		d.says("out: 3")
+		writeWord(t, pipe, "end")
+		d.waitForLine("out: 3")
 		if err := r.store().MarkStopped(d.id); err != nil {
 			t.Fatal(err)
 		}
-		tell(t, pipe, "end")
-		exits(t, d.exit(), tasks.Exit{Code: 4, Restarts: 2})
+		writeWord(t, pipe, "end")
+		expectExit(t, d.exit(), tasks.Exit{Code: 4, Restarts: 2})
 		d.nothing()
 		d.remove()
 	})
 }
 
-func touch(t *testing.T, path string) {
+func createFile(t *testing.T, path string) {
 	t.Helper()
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func gone(t *testing.T, path string) {
+func removeFile(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -131,9 +131,9 @@ func gone(t *testing.T, path string) {
 
 // Who kills monitors may kill the next one before it has begun.
 func TestAdoptionIsTriedAgain(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	d := r.detach("exec sleep 1000", nil)
-	d.kill()
+	d.killMonitor()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "berth-monitor")
 	script := fmt.Sprintf("#!/bin/sh\n[ -e %s/x ] || { >%s/x; kill -9 $$; }\nexec %s \"$@\"\n", dir, dir, monitorProgram(t))

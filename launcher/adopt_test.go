@@ -20,8 +20,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// fifo makes a pipe by which a test tells a task to go on.
-func fifo(t *testing.T) (path, volume string) {
+// makeFIFO makes a pipe by which a test tells a task to go on.
+func makeFIFO(t *testing.T) (path, volume string) {
 	t.Helper()
 	dir := t.TempDir()
 	path = filepath.Join(dir, "go")
@@ -34,7 +34,7 @@ func fifo(t *testing.T) (path, volume string) {
 // hear opens it at both ends, so that it doesn't end with who has told something.
 const hear = "exec 3<>/go/go; "
 
-func tell(t *testing.T, path, word string) {
+func writeWord(t *testing.T, path, word string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(word+"\n"), 0); err != nil {
 		t.Fatal(err)
@@ -44,15 +44,15 @@ func tell(t *testing.T, path, word string) {
 // The death of a monitor loses neither container, nor lease, nor output, nor the exit
 // code, however often.
 func TestMonitorKilled(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
-		path, volume := fifo(t)
+	onAllRigs(t, func(t *testing.T, r rig) {
+		path, volume := makeFIFO(t)
 		const line = "while read word <&3; do echo $word; test $word = end && exit 42; done"
 		d := r.detach(hear+line, func(j *job) { j.Devices, j.Volumes = "ledger", []string{volume} })
 		init := d.task().Life.Init
 		for n := range 3 {
-			d.kill()
+			d.killMonitor()
 			// What is written while nobody reads is kept.
-			tell(t, path, fmt.Sprintf("orphan-%d", n))
+			writeWord(t, path, fmt.Sprintf("orphan-%d", n))
 			if holders := r.leases(); len(holders) != 1 {
 				t.Errorf("%q hold leases", holders)
 			}
@@ -63,11 +63,11 @@ func TestMonitorKilled(t *testing.T) {
 			if got := d.task(); got.Life.Init != init || !got.Held || got.Orphan() {
 				t.Errorf("adopted: %+v", got.Life)
 			}
-			tell(t, path, fmt.Sprintf("adopted-%d", n))
-			d.says(fmt.Sprintf("out: adopted-%d", n))
+			writeWord(t, path, fmt.Sprintf("adopted-%d", n))
+			d.waitForLine(fmt.Sprintf("out: adopted-%d", n))
 		}
-		tell(t, path, "end")
-		exits(t, d.exit(), tasks.Exit{Code: 42})
+		writeWord(t, path, "end")
+		expectExit(t, d.exit(), tasks.Exit{Code: 42})
 		want := "out: orphan-0\nout: adopted-0\nout: orphan-1\nout: adopted-1\nout: orphan-2\nout: adopted-2\nout: end\n"
 		if got := d.log(); got != want {
 			t.Errorf("log %q, want %q", got, want)
@@ -79,21 +79,21 @@ func TestMonitorKilled(t *testing.T) {
 
 // The next launch adopts, too. One that ended meanwhile is said to have.
 func TestSweepAdopts(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
-		path, volume := fifo(t)
+	onAllRigs(t, func(t *testing.T, r rig) {
+		path, volume := makeFIFO(t)
 		d := r.detach(hear+"read x <&3; exit 42", func(j *job) { j.Devices, j.Volumes = "ledger", []string{volume} })
-		d.kill()
+		d.killMonitor()
 		r.sweep()
 		if !d.task().Held {
 			t.Error("the sweep doesn't adopt")
 		}
-		d.kill()
+		d.killMonitor()
 		init := d.task().Life.Init
-		tell(t, path, "end")
+		writeWord(t, path, "end")
 		r.until("the task is dead", func() bool { return !r.store().Lives(init) })
 		r.until("its cgroup is empty", func() bool { return d.task().State == tasks.Lost })
 		r.sweep()
-		exits(t, d.exit(), tasks.Exit{Code: 255, Unknown: true, Error: "its monitor was killed, and how it ended isn't known"})
+		expectExit(t, d.exit(), tasks.Exit{Code: 255, Unknown: true, Error: "its monitor was killed, and how it ended isn't known"})
 		if code, err := control.Wait(t.Context(), r.store(), d.task()); code != 255 || !errors.Is(err, control.ErrCodeUnknown) {
 			t.Errorf("who waits is told %d, %v", code, err)
 		}
@@ -104,9 +104,9 @@ func TestSweepAdopts(t *testing.T) {
 
 // Of many who adopt, one does.
 func TestAdoptOnce(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	d := r.detach("exec sleep 1000", nil)
-	d.kill()
+	d.killMonitor()
 	var wg sync.WaitGroup
 	for range 6 {
 		wg.Go(r.adopt)
@@ -141,17 +141,17 @@ func monitorsOf(t *testing.T, id string) (n int) {
 // A task that was adopted is started again with all that it had written, and with its
 // lease; when that was ended by somebody, it isn't.
 func TestAdoptedRestarts(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
-		path, volume := fifo(t)
+	onAllRigs(t, func(t *testing.T, r rig) {
+		path, volume := makeFIFO(t)
 		d := r.detach(hear+"echo x >>/n; wc -l </n; read x <&3; exit 4", func(j *job) {
 			j.Devices, j.Volumes = "ledger", []string{volume}
 			j.Lasting.Restart = tasks.Restart{Policy: "on-failure"}
 		})
-		d.says("out: 1")
-		d.kill()
+		d.waitForLine("out: 1")
+		d.killMonitor()
 		r.adopt()
-		tell(t, path, "once")
-		d.says("out: 2")
+		writeWord(t, path, "once")
+		d.waitForLine("out: 2")
 		if holders := r.leases(); len(holders) != 1 {
 			t.Errorf("%q hold leases", holders)
 		}
@@ -162,7 +162,7 @@ func TestAdoptedRestarts(t *testing.T) {
 		if err := r.ledger().Release(t.Context(), got.Lease); err != nil {
 			t.Fatal(err)
 		}
-		tell(t, path, "again")
+		writeWord(t, path, "again")
 		end := d.exit()
 		if end.Code != 4 || end.Restarts != 1 || !strings.Contains(end.Error, "it isn't started again: its lease was released") {
 			t.Errorf("%+v", end)
@@ -175,8 +175,8 @@ func TestAdoptedRestarts(t *testing.T) {
 // A monitor needs none of berth's files, nor the runtime's, to end well: they may be
 // upgraded or removed while the task runs.
 func TestMonitorOutlivesItsProgram(t *testing.T) {
-	r := anyRig(t)
-	path, volume := fifo(t)
+	r := newAnyRig(t)
+	path, volume := makeFIFO(t)
 	program := filepath.Join(t.TempDir(), "berth-monitor")
 	data, err := os.ReadFile(monitorProgram(t))
 	if err != nil {
@@ -191,8 +191,8 @@ func TestMonitorOutlivesItsProgram(t *testing.T) {
 	if err := os.Remove(program); err != nil {
 		t.Fatal(err)
 	}
-	tell(t, path, "end")
-	exits(t, d.end(), tasks.Exit{Code: 9})
+	writeWord(t, path, "end")
+	expectExit(t, d.end(), tasks.Exit{Code: 9})
 	if got := d.log(); got != "out: done\n" {
 		t.Errorf("log %q", got)
 	}
@@ -203,14 +203,14 @@ func TestMonitorOutlivesItsProgram(t *testing.T) {
 // After a reboot, what was kept is still known, and said to be lost; what wasn't to be
 // kept is removed.
 func TestReboot(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("exec sleep 1000", func(j *job) { j.Name = "train" })
 		gone := r.detach("exec sleep 1000", func(j *job) { j.Lasting.Keep = false })
 		ended := r.detach("exit 3", nil)
 		ended.end()
 		for _, each := range []*detached{d, gone} {
 			l := each.task().Life
-			each.kill()
+			each.killMonitor()
 			if err := unix.Kill(l.Init.PID, unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
@@ -254,10 +254,10 @@ func (r rig) ended(rec tasks.Record) {
 		r.t.Fatal(err)
 	}
 	r.until("the cgroups are removed", func() bool {
-		for _, dir := range r.groups("/" + rec.ID) {
+		for _, dir := range r.listCgroups("/" + rec.ID) {
 			removeDirs(dir)
 		}
-		return len(r.groups("/"+rec.ID)) == 0
+		return len(r.listCgroups("/"+rec.ID)) == 0
 	})
 }
 
@@ -282,7 +282,7 @@ func TestDetachedKilledAnywhere(t *testing.T) {
 	if testing.Short() {
 		seeds = 2
 	}
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for seed := range seeds {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				r := rig{t: t, base: r.base}
@@ -313,7 +313,7 @@ func (r rig) killAnywhere(dice *rand.Rand) {
 	}
 	r.endTasks()
 	r.deviceIsFree()
-	r.nothingLeft()
+	r.expectNothingLeft()
 }
 
 // deviceIsFree: who asks next gets the device, whatever a dead maker's lease says.

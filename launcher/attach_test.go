@@ -54,7 +54,7 @@ func (c *client) until(k attach.Kind, text string) {
 }
 
 func TestAttach(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("while read x; do echo $x; echo no $x >&2; test $x = end && exit 6; done", func(j *job) { j.Interactive = true })
 		a, b, quiet := d.attach(), d.attach(), d.attach()
 		quiet.send(attach.Quiet, "")
@@ -72,22 +72,22 @@ func TestAttach(t *testing.T) {
 		if quiet.out[attach.Exit] != "\x06" {
 			t.Errorf("%q", quiet.out)
 		}
-		exits(t, d.end(), tasks.Exit{Code: 6})
+		expectExit(t, d.end(), tasks.Exit{Code: 6})
 		d.remove()
 	})
 }
 
 // Signals that come from who is attached do what they would do outside a container.
 func TestAttachSignals(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for line, want := range map[string]int{
 			"echo ready; exec sleep 1000":                                 130,
 			"trap 'exit 3' INT; echo ready; while :; do sleep 0.01; done": 3,
 		} {
 			d := r.detach(line, nil)
-			d.says("out: ready")
+			d.waitForLine("out: ready")
 			if strings.Contains(line, "exec") {
-				becomes(t, strconv.Itoa(d.task().Life.Init.PID), "sleep")
+				waitForProgram(t, strconv.Itoa(d.task().Life.Init.PID), "sleep")
 			}
 			a := d.attach()
 			a.send(attach.Signal, string(rune(unix.SIGINT)))
@@ -101,7 +101,7 @@ func TestAttachSignals(t *testing.T) {
 }
 
 func TestDetachedTerminal(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("read x; stty size; tty; read x; exit 8", func(j *job) { j.Terminal = true })
 		a := d.attach()
 		a.send(attach.Resize, "\x00\x11\x00\x22") // 17 rows, 34 columns
@@ -109,7 +109,7 @@ func TestDetachedTerminal(t *testing.T) {
 		a.until(attach.Stdout, "17 34\r\n/dev/pts/0\r\n")
 		a.send(attach.Stdin, "\n")
 		a.until(attach.Exit, "\x08")
-		exits(t, d.end(), tasks.Exit{Code: 8})
+		expectExit(t, d.end(), tasks.Exit{Code: 8})
 		if got := d.log(); !strings.Contains(got, "17 34\r\n") {
 			t.Errorf("log %q", got)
 		}
@@ -119,11 +119,11 @@ func TestDetachedTerminal(t *testing.T) {
 
 // Who doesn't read is left behind; neither the task nor its log waits for him.
 func TestAttachTooSlow(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	d := r.detach("read x; head -c 8000000 /dev/zero; echo; echo last", func(j *job) { j.Interactive = true })
 	slow := d.attach()
 	slow.send(attach.Stdin, "go\n")
-	exits(t, d.end(), tasks.Exit{})
+	expectExit(t, d.end(), tasks.Exit{})
 	if got := d.log(); !strings.HasSuffix(got, "out: last\n") {
 		t.Errorf("the log ends with %q", got[max(0, len(got)-20):])
 	}
@@ -133,22 +133,22 @@ func TestAttachTooSlow(t *testing.T) {
 // No line is lost when monitors are killed while a task writes as fast as it can; at
 // most some are there twice.
 func TestLogOfKilledMonitors(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		const lines = 30000
 		d := r.detach(fmt.Sprintf("i=0; while test $i -lt %d; do i=$((i+1)); echo line $i; done; exec 3<>/go/go; read x <&3", lines), func(j *job) {
-			path, volume := fifo(t)
+			path, volume := makeFIFO(t)
 			j.Volumes = []string{volume}
 			t.Cleanup(func() { os.Remove(path) })
 		})
 		for n := range 4 {
-			d.says(fmt.Sprintf("out: line %d", 1+n*lines/5))
-			d.kill()
+			d.waitForLine(fmt.Sprintf("out: line %d", 1+n*lines/5))
+			d.killMonitor()
 			r.adopt()
 		}
-		d.says(fmt.Sprintf("out: line %d", lines))
+		d.waitForLine(fmt.Sprintf("out: line %d", lines))
 		seen := make([]int, lines+1)
 		last, back := 0, 0
-		err := logs.Read(context.Background(), r.store().Path(d.id, "log"), logs.Query{Tail: -1}, joined(func(line string) {
+		err := logs.Read(context.Background(), r.store().Path(d.id, "log"), logs.Query{Tail: -1}, joinEntries(func(line string) {
 			var n int
 			if _, err := fmt.Sscanf(line, "line %d", &n); err != nil || n < 1 || n > lines {
 				t.Errorf("odd line %q", line)
@@ -184,9 +184,9 @@ func TestLogOfKilledMonitors(t *testing.T) {
 	})
 }
 
-// joined hands out whole lines of standard output. A part that is followed by itself
+// joinEntries hands out whole lines of standard output. A part that is followed by itself
 // again, as a whole line, was written twice.
-func joined(give func(line string)) func(logs.Entry) error {
+func joinEntries(give func(line string)) func(logs.Entry) error {
 	part := ""
 	return func(e logs.Entry) error {
 		text := string(e.Text)
@@ -205,7 +205,7 @@ func joined(give func(line string)) func(logs.Entry) error {
 }
 
 func TestOOM(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		if got := r.sh("true", func(j *job) { j.Memory = 32 << 20 }); strings.Contains(got.stderr, "no cgroup controller") {
 			return // nothing runs out of what has no limit
 		}
@@ -237,7 +237,7 @@ func TestOOM(t *testing.T) {
 				if err != nil || kept.Exit == nil {
 					t.Fatalf("%+v, %v", kept, err)
 				}
-				exits(t, *kept.Exit, tc.want)
+				expectExit(t, *kept.Exit, tc.want)
 				if err := control.Remove(t.Context(), r.store(), kept, false); err != nil {
 					t.Error(err)
 				}
@@ -248,7 +248,7 @@ func TestOOM(t *testing.T) {
 
 // Twenty monitors are small: most of what they have is their program's, and shared.
 func TestMonitorsAreSmall(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	const many = 20
 	all := make([]*detached, many)
 	for i := range all {
@@ -256,7 +256,7 @@ func TestMonitorsAreSmall(t *testing.T) {
 	}
 	total := 0
 	for _, d := range all {
-		d.says("out: ready")
+		d.waitForLine("out: ready")
 		text := readFile(t, fmt.Sprintf("/proc/%d/smaps_rollup", d.cmd.Process.Pid))
 		_, text, _ = strings.Cut(text, "\nPss:")
 		var kb int

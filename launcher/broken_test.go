@@ -12,16 +12,16 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// damage leaves of a task's record what a power failure may.
-func (d *detached) damage() {
+// truncateRecord leaves of a task's record what a power failure may.
+func (d *detached) truncateRecord() {
 	d.rig.t.Helper()
 	if err := os.WriteFile(d.rig.store().Path(d.id, "task.json"), nil, 0o600); err != nil {
 		d.rig.t.Fatal(err)
 	}
 }
 
-// broken is what is said of it.
-func (d *detached) broken() *tasks.BrokenError {
+// brokenError is what is said of it.
+func (d *detached) brokenError() *tasks.BrokenError {
 	d.rig.t.Helper()
 	_, err := d.rig.store().Task(d.id)
 	var broken *tasks.BrokenError
@@ -34,16 +34,16 @@ func (d *detached) broken() *tasks.BrokenError {
 // A task whose record can't be read stays while it runs; what is left of one that has
 // ended goes with the next launch.
 func TestSweepRemovesBroken(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("exec sleep 1000", func(j *job) { j.Devices, j.Name = "ledger", "train" })
 		init := d.task().Life.Init
-		d.kill()
-		d.damage()
+		d.killMonitor()
+		d.truncateRecord()
 		r.sweep()
 		if !r.store().Lives(init) {
 			t.Error("it was ended")
 		}
-		d.broken()
+		d.brokenError()
 		if err := unix.Kill(init.PID, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestSweepRemovesBroken(t *testing.T) {
 			return errors.Is(err, os.ErrNotExist)
 		})
 		r.deviceIsFree()
-		r.nothingLeft()
+		r.expectNothingLeft()
 		if left, err := filepath.Glob(filepath.Join(r.base.Data, "names", "*")); len(left) > 0 || err != nil {
 			t.Errorf("names %q, %v", left, err)
 		}
@@ -63,37 +63,37 @@ func TestSweepRemovesBroken(t *testing.T) {
 
 // Whatever else its directory has.
 func TestRemoveBrokenHalf(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	d := &detached{rig: r, id: "0123456789ab"}
 	if err := os.MkdirAll(r.store().Dir(d.id), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d.damage()
-	if err := control.RemoveBroken(t.Context(), r.store(), d.broken()); err != nil {
+	d.truncateRecord()
+	if err := control.RemoveBroken(t.Context(), r.store(), d.brokenError()); err != nil {
 		t.Fatal(err)
 	}
-	r.nothingLeft()
+	r.expectNothingLeft()
 }
 
 // By force it is removed at once, with or without a monitor.
 func TestRemoveBroken(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	for name, orphan := range map[string]bool{"watched over": false, "without a monitor": true} {
 		t.Run(name, func(t *testing.T) {
 			r := rig{t: t, base: r.base}
 			d := r.detach("exec sleep 1000", func(j *job) { j.Devices, j.Name = "ledger", "train" })
 			if orphan {
-				d.kill()
+				d.killMonitor()
 			}
-			d.damage()
+			d.truncateRecord()
 			if !orphan {
 				go func() { _ = d.cmd.Wait() }() // its code is the task's
 			}
-			if err := control.RemoveBroken(t.Context(), r.store(), d.broken()); err != nil {
+			if err := control.RemoveBroken(t.Context(), r.store(), d.brokenError()); err != nil {
 				t.Fatal(err)
 			}
 			r.deviceIsFree()
-			r.nothingLeft()
+			r.expectNothingLeft()
 		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 // Root inside stays in its cgroup, whatever of the host's is bound.
 func TestBoundCgroupsAreReadOnly(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for _, v := range []string{"/sys/fs/cgroup:/s", "/sys:/s", "/:/s"} {
 			got := r.sh(`for f in $(find /s -xdev -name cgroup.procs -maxdepth 6 2>/dev/null; find /s/sys/fs/cgroup /s/fs/cgroup /s -maxdepth 2 -name cgroup.procs 2>/dev/null); do
 				echo $$ 2>/dev/null >"$f" && echo "wrote $f"
@@ -23,7 +23,7 @@ func TestBoundCgroupsAreReadOnly(t *testing.T) {
 
 // A task can't write to the kernel's files by a bind mount of them, nor see others' processes.
 func TestBoundKernelFiles(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for volume, file := range map[string]string{
 			"/sys:/s":           "/s/kernel/mm/transparent_hugepage/enabled",
 			"/sys/kernel/mm:/s": "/s/transparent_hugepage/enabled",
@@ -54,7 +54,7 @@ func TestBoundKernelFiles(t *testing.T) {
 
 // What is everybody's network isn't a task's to listen on, or to forge packets for.
 func TestRawPackets(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	const has = `n=$(sed -n 's/^CapEff:[^0-9a-f]*//p' /proc/self/status); echo $((0x$n >> 13 & 1))`
 	for _, tt := range []struct {
 		name, want string

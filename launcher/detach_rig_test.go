@@ -201,8 +201,8 @@ func (d *detached) log() string {
 	return b.String()
 }
 
-// says waits until the task has written the line.
-func (d *detached) says(line string) {
+// waitForLine waits until the task has written the line.
+func (d *detached) waitForLine(line string) {
 	d.rig.t.Helper()
 	d.rig.until("the task writes "+line, func() bool { return strings.Contains(d.log(), line+"\n") })
 }
@@ -223,7 +223,7 @@ func (d *detached) remove() {
 }
 
 // kill ends the task's monitor of now as nobody can prevent.
-func (d *detached) kill() {
+func (d *detached) killMonitor() {
 	d.rig.t.Helper()
 	l := d.task().Life
 	if l == nil {
@@ -238,7 +238,7 @@ func (d *detached) kill() {
 	d.rig.until("the monitor is dead", func() bool { return !d.rig.store().Lives(l.Monitor) })
 }
 
-func (r rig) notes() (all string) {
+func (r rig) readMonitorLogs() (all string) {
 	files, _ := filepath.Glob(filepath.Join(r.base.Data, "tasks", "*", "monitor.log"))
 	for _, f := range files {
 		data, _ := os.ReadFile(f)
@@ -253,7 +253,7 @@ func (r rig) notes() (all string) {
 func (r rig) adopt() {
 	r.t.Helper()
 	if got := r.run(r.job(func(j *job) { j.Adopt, j.Lasting.Monitor = true, monitorProgram(r.t) })); got != (result{}) {
-		r.t.Fatalf("adopt: %+v; monitors say %q", got, r.notes())
+		r.t.Fatalf("adopt: %+v; monitors say %q", got, r.readMonitorLogs())
 	}
 }
 
@@ -261,7 +261,7 @@ func (r rig) adopt() {
 func (r rig) sweep() {
 	r.t.Helper()
 	if got := r.run(r.job(func(j *job) { j.Sweep, j.Lasting.Monitor = true, monitorProgram(r.t) })); got != (result{}) {
-		r.t.Fatalf("sweep: %+v; monitors say %q", got, r.notes())
+		r.t.Fatalf("sweep: %+v; monitors say %q", got, r.readMonitorLogs())
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// exits compares how a task ended, times apart.
-func exits(t *testing.T, got, want tasks.Exit) {
+// expectExit compares how a task ended, times apart.
+func expectExit(t *testing.T, got, want tasks.Exit) {
 	t.Helper()
 	want.Version = tasks.Version
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(tasks.Exit{}, "Started", "Finished")); diff != "" {
@@ -33,15 +33,15 @@ func (d *detached) nothing() {
 		d.rig.t.Errorf("%q hold leases", holders)
 	}
 	states, _ := filepath.Glob(filepath.Join(d.rig.base.State, "runtime", "*", "*"))
-	if groups := d.rig.groups("/" + d.id); len(states)+len(groups) > 0 {
+	if groups := d.rig.listCgroups("/" + d.id); len(states)+len(groups) > 0 {
 		d.rig.t.Errorf("left: %q, %q", states, groups)
 	}
 }
 
 func TestDetached(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("echo one; echo two >&2; printf thr; printf ee; exit 7", func(j *job) { j.Devices, j.Name = "ledger", "train" })
-		exits(t, d.end(), tasks.Exit{Code: 7})
+		expectExit(t, d.end(), tasks.Exit{Code: 7})
 		if code := d.cmd.ProcessState.ExitCode(); code != 7 {
 			t.Errorf("the monitor ends with %d", code)
 		}
@@ -58,9 +58,9 @@ func TestDetached(t *testing.T) {
 }
 
 func TestDetachedWhileItRuns(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done", func(j *job) { j.Devices = "ledger" })
-		d.says("out: ready")
+		d.waitForLine("out: ready")
 		got := d.task()
 		if got.State != tasks.Running || !got.Held || got.Life.Monitor.PID != d.cmd.Process.Pid || got.Maker != got.Life.Monitor {
 			t.Errorf("%+v, life %+v", got, got.Life)
@@ -72,7 +72,7 @@ func TestDetachedWhileItRuns(t *testing.T) {
 		if err := d.cmd.Process.Signal(unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		exits(t, d.end(), tasks.Exit{Code: 3, Error: "its monitor was asked to end"})
+		expectExit(t, d.end(), tasks.Exit{Code: 3, Error: "its monitor was asked to end"})
 		d.nothing()
 		d.remove()
 	})
@@ -80,20 +80,20 @@ func TestDetachedWhileItRuns(t *testing.T) {
 
 // A command may end before the runtime that has started it does.
 func TestDetachedEndsAtOnce(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		slow := filepath.Join(t.TempDir(), r.base.Runtime)
 		script := "#!/bin/sh\n" + r.base.Runtime + ` "$@"; code=$?; case " $* " in *" start "*) sleep 0.3;; esac; exit $code` + "\n"
 		if err := os.WriteFile(slow, []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		d := r.detach("exit 5", func(j *job) { j.Runtime = slow })
-		exits(t, d.end(), tasks.Exit{Code: 5})
+		expectExit(t, d.end(), tasks.Exit{Code: 5})
 		d.remove()
 	})
 }
 
 func TestDetachedKeepsNothing(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for _, rw := range []bool{false, true} {
 			d := r.detach("exit 5", func(j *job) { j.Devices, j.Lasting.Keep, j.Name, j.ReadWrite = "ledger", false, "train", rw })
 			_ = d.cmd.Wait()
@@ -101,7 +101,7 @@ func TestDetachedKeepsNothing(t *testing.T) {
 				t.Errorf("the monitor ends with %d", code)
 			}
 			d.nothing()
-			r.nothingLeft()
+			r.expectNothingLeft()
 			if _, err := os.Stat(filepath.Join(r.base.Image, "bin/busybox")); err != nil {
 				t.Error(err)
 			}
@@ -112,7 +112,7 @@ func TestDetachedKeepsNothing(t *testing.T) {
 // A task that can't start says why, in the words and with the code of the foreground,
 // and leaves nothing.
 func TestDetachedFails(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		// The runtime is the first to find out.
 		impossible := func(j *job) {
 			j.Devices, j.Name, j.Volumes = "ledger", "train", []string{t.TempDir() + ":/bin/busybox/below"}
@@ -125,7 +125,7 @@ func TestDetachedFails(t *testing.T) {
 		if !ok || code != want.code || !strings.HasPrefix(text, r.base.Runtime+": ") || !strings.Contains(want.stderr, "berth: "+r.base.Runtime+": ") {
 			t.Errorf("launch says %q, %v, in the foreground %+v", got, err, want)
 		}
-		r.nothingLeft()
+		r.expectNothingLeft()
 		if holders := r.leases(); len(holders) > 0 {
 			t.Errorf("%q hold leases", holders)
 		}
@@ -134,11 +134,11 @@ func TestDetachedFails(t *testing.T) {
 
 // Whoever asked for a task and is gone before it has started doesn't get one.
 func TestDetachedIsNotWanted(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.launch("sleep 1000", func(j *job) { j.Devices = "ledger" })
 		d.status.Close()
 		_ = d.cmd.Wait()
-		r.nothingLeft()
+		r.expectNothingLeft()
 		if holders := r.leases(); len(holders) > 0 {
 			t.Errorf("%q hold leases", holders)
 		}
@@ -146,7 +146,7 @@ func TestDetachedIsNotWanted(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	d := r.detach("read x </never; sleep 1000", func(j *job) { j.Name = "train" })
 	got := r.sh("true", func(j *job) { j.Name = "train" })
 	if want := fmt.Sprintf("berth: task %s is called train already: the name is taken; berth rm -f train ends that task and makes it free\n", d.id); got.code != 125 || got.stderr != want {
@@ -164,9 +164,9 @@ func TestNames(t *testing.T) {
 
 // The command may open its outputs anew, as shells do with /dev/stdout, whoever it is.
 func TestDetachedOutputCanBeOpened(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("echo one >/proc/self/fd/1; echo two >>/proc/self/fd/2", func(j *job) { j.User = "1234:5678" })
-		exits(t, d.end(), tasks.Exit{})
+		expectExit(t, d.end(), tasks.Exit{})
 		if got := d.log(); !strings.Contains(got, "out: one\n") || !strings.Contains(got, "err: two\n") {
 			t.Errorf("log %q", got)
 		}
@@ -175,9 +175,9 @@ func TestDetachedOutputCanBeOpened(t *testing.T) {
 }
 
 func TestTimeout(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("exec sleep 1000", func(j *job) { j.Lasting.Timeout = 1 })
-		exits(t, d.end(), tasks.Exit{Code: 143, Signal: 15, Error: "its time of 1ns was over"})
+		expectExit(t, d.end(), tasks.Exit{Code: 143, Signal: 15, Error: "its time of 1ns was over"})
 		d.remove()
 		if got := r.sh("exec sleep 1000", func(j *job) { j.Lasting.Timeout = 1 }); got != (result{code: 143, stderr: "berth: its time of 1ns was over (--timeout)\n"}) {
 			t.Errorf("in the foreground: %+v", got)
@@ -187,11 +187,11 @@ func TestTimeout(t *testing.T) {
 
 // What a task writes between two lives stays; it is started again as often as was said.
 func TestRestart(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("echo x >>/n; wc -l </n; exit 4", func(j *job) {
 			j.Devices, j.Lasting.Restart = "ledger", tasks.Restart{Policy: "on-failure", Max: 2}
 		})
-		exits(t, d.end(), tasks.Exit{Code: 4, Restarts: 2})
+		expectExit(t, d.end(), tasks.Exit{Code: 4, Restarts: 2})
 		if got := d.log(); got != "out: 1\nout: 2\nout: 3\n" {
 			t.Errorf("log %q", got)
 		}
@@ -203,11 +203,11 @@ func TestRestart(t *testing.T) {
 // runc creates the file ".pid" beside its pid file exclusively. One that a killed runc has left
 // must not keep the task from being started again.
 func TestRestartAfterKilledRuntime(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("echo started; exec sleep 1000", func(j *job) {
 			j.Lasting.Restart = tasks.Restart{Policy: "on-failure", Max: 1}
 		})
-		d.says("started")
+		d.waitForLine("started")
 		if err := os.WriteFile(r.store().Path(d.id, "bundle/.pid"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -221,14 +221,14 @@ func TestRestartAfterKilledRuntime(t *testing.T) {
 		if l := d.task().Life; l != nil && l.Init != first {
 			_ = unix.Kill(l.Init.PID, unix.SIGKILL) // a life that failed has no process
 		}
-		exits(t, d.end(), tasks.Exit{Code: 137, Signal: 9, Restarts: 1})
+		expectExit(t, d.end(), tasks.Exit{Code: 137, Signal: 9, Restarts: 1})
 		d.remove()
 	})
 }
 
 // A task that was stopped isn't started again, in a life or between two.
 func TestStopped(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	for name, line := range map[string]string{"in a life": "exec sleep 1000", "between two": "exit 1"} {
 		t.Run(name, func(t *testing.T) {
 			d := r.detach(line, func(j *job) { j.Lasting.Restart = tasks.Restart{Policy: "always"} })
@@ -254,7 +254,7 @@ func TestStopped(t *testing.T) {
 
 // A task in the foreground can be kept, and how it ended.
 func TestForegroundKept(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		got := r.sh("echo x >/left; exit 3", func(j *job) { j.Lasting.Keep, j.Name = true, "train" })
 		if got.code != 3 {
 			t.Errorf("%+v", got)
@@ -263,7 +263,7 @@ func TestForegroundKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		exits(t, *task.Exit, tasks.Exit{Code: 3})
+		expectExit(t, *task.Exit, tasks.Exit{Code: 3})
 		if left, err := os.ReadFile(r.store().Path(task.ID, "upper/left")); string(left) != "x\n" {
 			t.Errorf("%q, %v", left, err)
 		}
@@ -276,9 +276,9 @@ func TestForegroundKept(t *testing.T) {
 
 // A runaway writer takes a fixed share of the disk.
 func TestDetachedLogIsBounded(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	d := r.detach("head -c 3000000 /dev/zero; echo; echo last", func(j *job) { j.Lasting.LogLimit = tasks.LogLimit{Size: 64 << 10, Files: 2} })
-	exits(t, d.end(), tasks.Exit{})
+	expectExit(t, d.end(), tasks.Exit{})
 	files, err := filepath.Glob(r.store().Path(d.id, "log*"))
 	if err != nil || len(files) != 2 {
 		t.Errorf("%q, %v", files, err)

@@ -13,9 +13,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// small has the rig's data on a disk of few megabytes. fill takes all that is left of it,
+// useSmallDisk has the rig's data on a disk of few megabytes. fill takes all that is left of it,
 // until the file that it returns is removed.
-func (r rig) small() (fill func() string) {
+func (r rig) useSmallDisk() (fill func() string) {
 	r.t.Helper()
 	data := r.base.Data
 	if err := os.MkdirAll(data, 0o700); err != nil {
@@ -48,20 +48,20 @@ func (r rig) small() (fill func() string) {
 // However full the disk is, how a task ended is written down, and who adopts it may say
 // that he has.
 func TestFullDisk(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
-		fill := r.small()
-		path, volume := fifo(t)
+	onAllRigs(t, func(t *testing.T, r rig) {
+		fill := r.useSmallDisk()
+		path, volume := makeFIFO(t)
 		d := r.detach(hear+"read x <&3; exit 7", func(j *job) { j.Devices, j.Volumes = "ledger", []string{volume} })
 		fill()
-		d.kill()
+		d.killMonitor()
 		r.adopt()
 		if !d.task().Held {
 			t.Error("the task isn't adopted")
 		}
-		d.kill()
+		d.killMonitor()
 		r.adopt()
-		tell(t, path, "end")
-		exits(t, d.exit(), tasks.Exit{Code: 7})
+		writeWord(t, path, "end")
+		expectExit(t, d.exit(), tasks.Exit{Code: 7})
 		d.nothing()
 		d.remove()
 	})
@@ -69,10 +69,10 @@ func TestFullDisk(t *testing.T) {
 
 // Where even that can't be, who adopts is told so at once, and not by monitor after monitor.
 func TestFullDiskWithoutRoom(t *testing.T) {
-	r := anyRig(t)
-	fill := r.small()
+	r := newAnyRig(t)
+	fill := r.useSmallDisk()
 	d := r.detach("exec sleep 1000", nil)
-	d.kill()
+	d.killMonitor()
 	if err := unix.Kill(d.task().Life.Init.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -97,9 +97,9 @@ func TestFullDiskWithoutRoom(t *testing.T) {
 
 // Monitors that end as soon as they have begun aren't started without end.
 func TestAdoptGivesUp(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	d := r.detach("exec sleep 1000", nil)
-	d.kill()
+	d.killMonitor()
 	dir := t.TempDir()
 	program, begun := filepath.Join(dir, "berth-monitor"), filepath.Join(dir, "begun")
 	script := "#!/bin/sh\necho x >>" + begun + "\nfor id; do :; done\necho started $id >&3\n"
@@ -115,5 +115,5 @@ func TestAdoptGivesUp(t *testing.T) {
 		t.Error(err)
 	}
 	d.nothing()
-	r.nothingLeft()
+	r.expectNothingLeft()
 }

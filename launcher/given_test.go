@@ -17,10 +17,10 @@ func secretDir(t *testing.T) *os.File {
 	if err := os.WriteFile(filepath.Join(dir, "secret"), []byte("of the host\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return opened(t, dir, os.O_RDONLY)
+	return openFile(t, dir, os.O_RDONLY)
 }
 
-func opened(t *testing.T, path string, how int) *os.File {
+func openFile(t *testing.T, path string, how int) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(path, how, 0o644)
 	if err != nil {
@@ -33,7 +33,7 @@ func opened(t *testing.T, path string, how int) *os.File {
 // What the caller has open is no way out of a container: a runtime that has it, too,
 // would go there where the working directory is a link of procfs.
 func TestCallersDescriptorsStayOutside(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		secret, volume := secretDir(t), t.TempDir()
 		for fd := 3; fd < 8; fd++ {
 			link := strconv.Itoa(fd)
@@ -58,14 +58,14 @@ func TestCallersDescriptorsStayOutside(t *testing.T) {
 // A detached task keeps nothing of whoever started it: a lock would be held, and a pipe
 // never come to its end.
 func TestDetachedTaskKeepsNoDescriptors(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	reader, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer reader.Close()
 	d := r.detach("sleep 1000", nil, w)
-	defer d.over()
+	defer d.killAndRemove()
 	w.Close()
 	if err := reader.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -75,10 +75,10 @@ func TestDetachedTaskKeepsNoDescriptors(t *testing.T) {
 	}
 }
 
-// over ends a task and removes it.
-func (d *detached) over() {
+// killAndRemove ends a task and removes it.
+func (d *detached) killAndRemove() {
 	d.rig.t.Helper()
-	kill(d.rig.t, strconv.Itoa(d.task().Life.Init.PID))
+	killPID(d.rig.t, strconv.Itoa(d.task().Life.Init.PID))
 	d.end()
 	d.remove()
 }

@@ -27,8 +27,8 @@ type started struct {
 	stderr *bytes.Buffer
 }
 
-// begin starts a shell line that prints "ready" and waits for that.
-func (r rig) begin(line string, change func(*job)) started {
+// startReady starts a shell line that prints "ready" and waits for that.
+func (r rig) startReady(line string, change func(*job)) started {
 	r.t.Helper()
 	s := started{stderr: &bytes.Buffer{}}
 	s.cmd = r.command(r.job(func(j *job) {
@@ -61,7 +61,7 @@ func (s started) send(t *testing.T, sig syscall.Signal) {
 }
 
 func TestSignals(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for _, tt := range []struct {
 			name string
 			line string
@@ -75,10 +75,10 @@ func TestSignals(t *testing.T) {
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				r := rig{t: t, base: r.base}
-				s := r.begin(tt.line, nil)
+				s := r.startReady(tt.line, nil)
 				// A shell that is still about to become sleep has handlers of its own.
 				if strings.Contains(tt.line, "exec sleep") {
-					becomes(t, r.initPID(), "sleep")
+					waitForProgram(t, r.initPID(), "sleep")
 				}
 				stuck := time.AfterFunc(time.Minute, func() { _ = s.cmd.Process.Kill() }) // it may have ended just now
 				defer stuck.Stop()
@@ -91,8 +91,8 @@ func TestSignals(t *testing.T) {
 	})
 }
 
-// becomes waits until the process executes the program of that name.
-func becomes(t *testing.T, pid, name string) {
+// waitForProgram waits until the process executes the program of that name.
+func waitForProgram(t *testing.T, pid, name string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		comm, err := os.ReadFile("/proc/" + pid + "/comm")
@@ -107,8 +107,8 @@ func becomes(t *testing.T, pid, name string) {
 
 // A signal that pid 1 ignores on purpose stays ignored.
 func TestSignalIgnored(t *testing.T) {
-	r := anyRig(t)
-	s := r.begin("trap '' INT; trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", nil)
+	r := newAnyRig(t)
+	s := r.startReady("trap '' INT; trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", nil)
 	s.send(t, unix.SIGINT)
 	s.send(t, unix.SIGTERM)
 	if code := exitStatus(t, s.cmd.Wait()); code != 5 {
@@ -119,8 +119,8 @@ func TestSignalIgnored(t *testing.T) {
 // ^C at a terminal goes to the launcher's whole process group. The runtime isn't
 // in it, and so the task gets it once, from the launcher.
 func TestSignalOnce(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
-		s := r.begin("trap 'exit 8' INT; echo ready; while :; do sleep 0.01; done", nil)
+	onAllRigs(t, func(t *testing.T, r rig) {
+		s := r.startReady("trap 'exit 8' INT; echo ready; while :; do sleep 0.01; done", nil)
 		var runtime int
 		if _, err := fmt.Sscan(parentOf(t, r.initPID()), &runtime); err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func TestSignalOnce(t *testing.T) {
 func TestContextEnds(t *testing.T) {
 	for _, name := range []string{"TERM", "WINCH"} {
 		t.Run(name, func(t *testing.T) {
-			r := anyRig(t)
+			r := newAnyRig(t)
 			if r.base.Cgroups == "v1" {
 				r.base.Cgroups = "" // this process keeps its own view
 			}
@@ -173,12 +173,12 @@ func TestContextEnds(t *testing.T) {
 // A launcher that is killed leaves its container alone and running. The next
 // launch leaves it alone too, until it has ended; then it cleans up.
 func TestKilledLauncher(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		pipe := filepath.Join(t.TempDir(), "pipe")
 		if err := unix.Mkfifo(pipe, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s := r.begin("echo ready; read x </pipe; exit 0", func(j *job) { j.Volumes = []string{pipe + ":/pipe"} })
+		s := r.startReady("echo ready; read x </pipe; exit 0", func(j *job) { j.Volumes = []string{pipe + ":/pipe"} })
 		s.send(t, unix.SIGKILL)
 		// Not cmd.Wait: the container still holds the outputs.
 		if _, err := s.cmd.Process.Wait(); err != nil {
@@ -206,12 +206,12 @@ func TestKilledLauncher(t *testing.T) {
 
 // A container that can't be ended keeps its lease, and the launcher says so.
 func TestImmortalContainer(t *testing.T) {
-	for _, k := range kinds(t) {
+	for _, k := range usableKinds(t) {
 		if k.runtime != "crun" || k.version != "v1" { // whose freezer holds also who is killed
 			continue
 		}
 		r := newRig(t, k)
-		s := r.begin("echo ready; exec sleep 1000", func(j *job) { j.Devices = "free" })
+		s := r.startReady("echo ready; exec sleep 1000", func(j *job) { j.Devices = "free" })
 		pid := r.initPID()
 		runtime := parentOf(t, pid)
 		freezer := filepath.Join("/sys/fs/cgroup/freezer", r.base.Parent, filepath.Base(r.tasks()[0]), "freezer.state")
@@ -221,7 +221,7 @@ func TestImmortalContainer(t *testing.T) {
 			}
 		}
 		freeze("FROZEN")
-		kill(t, runtime)
+		killPID(t, runtime)
 		// Not cmd.Wait: the container still holds the outputs.
 		end, err := s.cmd.Process.Wait()
 		freeze("THAWED")
@@ -241,13 +241,13 @@ func TestImmortalContainer(t *testing.T) {
 
 // When runtime and container are killed too, all that's left is data.
 func TestKilledTogether(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
-		s := r.begin("echo ready; exec sleep 1000", nil)
+	onAllRigs(t, func(t *testing.T, r rig) {
+		s := r.startReady("echo ready; exec sleep 1000", nil)
 		pid := r.initPID()
 		runtime := parentOf(t, pid)
 		s.send(t, unix.SIGKILL)
-		kill(t, runtime)
-		kill(t, pid)
+		killPID(t, runtime)
+		killPID(t, pid)
 		s.cmd.Wait() // says that it was killed
 		r.untilSwept()
 	})
@@ -256,7 +256,7 @@ func TestKilledTogether(t *testing.T) {
 // kill -9 at a random moment of a launch; after some of these and one launch
 // more, nothing is left.
 func TestKilledAnywhere(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		layout := filepath.Join(t.TempDir(), "layout")
 		if err := oci.Write(layout, oci.Image{Layers: []oci.Layer{{Tar: oci.Tar(busyboxFiles(t)...), Compression: "gzip"}}}); err != nil {
 			t.Fatal(err)
@@ -330,7 +330,7 @@ func parentOf(t *testing.T, pid string) string {
 	return ""
 }
 
-func kill(t *testing.T, pid string) {
+func killPID(t *testing.T, pid string) {
 	t.Helper()
 	var n int
 	if _, err := fmt.Sscan(pid, &n); err != nil || n < 2 {
@@ -343,7 +343,7 @@ func kill(t *testing.T, pid string) {
 
 // Sixteen tasks on an empty store: each layer is unpacked once, and all run.
 func TestConcurrentColdStart(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	layout := filepath.Join(t.TempDir(), "layout")
 	var many []oci.File
 	for n := range 500 {

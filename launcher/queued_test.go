@@ -14,13 +14,13 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// hold begins a task that has the machine's only device.
-func (r rig) hold() *detached {
+// holdDevice begins a task that has the machine's only device.
+func (r rig) holdDevice() *detached {
 	return r.detach("trap 'exit 0' TERM; while :; do sleep 0.01; done", func(j *job) { j.Devices = "ledger" })
 }
 
-// queue begins a task that has to wait for the device, and returns when its id was told.
-func (r rig) queue(line string, change func(*job)) *detached {
+// startQueued begins a task that has to wait for the device, and returns when its id was told.
+func (r rig) startQueued(line string, change func(*job)) *detached {
 	r.t.Helper()
 	d := r.launch(line, func(j *job) {
 		j.Devices, j.Wait, j.Name = "ledger", -1, "later"
@@ -37,8 +37,8 @@ func (r rig) queue(line string, change func(*job)) *detached {
 	return d
 }
 
-// free ends a task, and removes it.
-func (d *detached) free() {
+// stopAndRemove ends a task, and removes it.
+func (d *detached) stopAndRemove() {
 	d.rig.t.Helper()
 	d.stop()
 	d.remove()
@@ -64,9 +64,9 @@ func (r rig) waiters() int {
 // The id of a detached task that waits is told at once; the task goes on when the process that asked
 // for it is gone, and begins in its turn.
 func TestQueued(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
-		first := r.hold()
-		d := r.queue("echo hello; exit 7", nil)
+	onAllRigs(t, func(t *testing.T, r rig) {
+		first := r.holdDevice()
+		d := r.startQueued("echo hello; exit 7", nil)
 		d.status.Close()
 		if got := d.task(); got.State != tasks.Waiting || !got.Held || got.Lease != "" {
 			t.Errorf("%+v", got)
@@ -74,8 +74,8 @@ func TestQueued(t *testing.T) {
 		if n := r.waiters(); n != 1 {
 			t.Errorf("%d wait", n)
 		}
-		first.free()
-		exits(t, d.end(), tasks.Exit{Code: 7})
+		first.stopAndRemove()
+		expectExit(t, d.end(), tasks.Exit{Code: 7})
 		if got := d.log(); got != "out: hello\n" {
 			t.Errorf("log %q", got)
 		}
@@ -89,9 +89,9 @@ func TestQueued(t *testing.T) {
 
 // A task that waits can be ended in each way in which one that runs can.
 func TestEndOfQueued(t *testing.T) {
-	r := anyRig(t)
-	first := r.hold()
-	defer first.free()
+	r := newAnyRig(t)
+	first := r.holdDevice()
+	defer first.stopAndRemove()
 	for _, tt := range []struct {
 		name   string
 		change func(*job)
@@ -110,7 +110,7 @@ func TestEndOfQueued(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := r.queue("true", tt.change)
+			d := r.startQueued("true", tt.change)
 			if err := tt.end(d); err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +118,7 @@ func TestEndOfQueued(t *testing.T) {
 			if tt.want.Error == "" && strings.Contains(got.Error, "0 of 1 free") {
 				got.Error = ""
 			}
-			exits(t, got, tt.want)
+			expectExit(t, got, tt.want)
 			if n := r.waiters(); n != 0 || len(r.leases()) != 1 {
 				t.Errorf("%d wait, and %q hold leases", n, r.leases())
 			}
@@ -129,73 +129,73 @@ func TestEndOfQueued(t *testing.T) {
 		})
 	}
 	t.Run("a signal that isn't for its end", func(t *testing.T) {
-		d := r.queue("true", nil)
+		d := r.startQueued("true", nil)
 		if err := control.Signal(context.Background(), r.store(), d.task(), unix.SIGUSR1); err == nil || !strings.Contains(err.Error(), "waiting") {
 			t.Error(err)
 		}
-		d.free()
+		d.stopAndRemove()
 	})
 	t.Run("removal", func(t *testing.T) {
-		d := r.queue("true", nil)
+		d := r.startQueued("true", nil)
 		if err := control.Remove(context.Background(), r.store(), d.task(), false); err == nil {
 			t.Error("it was removed while it waits")
 		}
 		if err := control.Remove(context.Background(), r.store(), d.task(), true); err != nil {
 			t.Fatal(err)
 		}
-		d.isGone()
+		d.expectOnlyHolderLeft()
 	})
 	t.Run("one that keeps nothing", func(t *testing.T) {
-		d := r.queue("true", func(j *job) { j.Lasting.Keep = false })
+		d := r.startQueued("true", func(j *job) { j.Lasting.Keep = false })
 		d.stop()
-		d.isGone()
+		d.expectOnlyHolderLeft()
 	})
 	t.Run("kill -9 of what waits", func(t *testing.T) {
-		d := r.queue("true", nil)
+		d := r.startQueued("true", nil)
 		if err := d.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = d.cmd.Wait() // it was killed
 		r.adopt()
-		exits(t, d.exit(), tasks.Exit{Code: 255, Error: "its launcher was killed, and how it ended isn't known"})
-		if n := r.waiters(); n != 0 || len(r.leases()) != 1 || len(r.groups("/"+d.id)) > 0 {
-			t.Errorf("%d wait, %q hold leases, cgroups %q", n, r.leases(), r.groups("/"+d.id))
+		expectExit(t, d.exit(), tasks.Exit{Code: 255, Error: "its launcher was killed, and how it ended isn't known"})
+		if n := r.waiters(); n != 0 || len(r.leases()) != 1 || len(r.listCgroups("/"+d.id)) > 0 {
+			t.Errorf("%d wait, %q hold leases, cgroups %q", n, r.leases(), r.listCgroups("/"+d.id))
 		}
 		d.remove()
-		d.isGone()
+		d.expectOnlyHolderLeft()
 	})
 	t.Run("kill -9 of one that keeps nothing", func(t *testing.T) {
-		d := r.queue("true", func(j *job) { j.Lasting.Keep = false })
+		d := r.startQueued("true", func(j *job) { j.Lasting.Keep = false })
 		if err := d.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = d.cmd.Wait() // it was killed
 		r.adopt()
-		d.isGone()
+		d.expectOnlyHolderLeft()
 	})
 }
 
-// isGone fails the test if anything is left of a task that waited.
-func (d *detached) isGone() {
+// expectOnlyHolderLeft fails the test if anything is left of a task that waited.
+func (d *detached) expectOnlyHolderLeft() {
 	d.rig.t.Helper()
 	all, err := d.rig.store().List()
-	if err != nil || len(all) != 1 || d.rig.waiters() != 0 || len(d.rig.leases()) != 1 || len(d.rig.groups("/"+d.id)) > 0 {
-		d.rig.t.Errorf("there are %v, %v; %d wait; cgroups %q", all, err, d.rig.waiters(), d.rig.groups("/"+d.id))
+	if err != nil || len(all) != 1 || d.rig.waiters() != 0 || len(d.rig.leases()) != 1 || len(d.rig.listCgroups("/"+d.id)) > 0 {
+		d.rig.t.Errorf("there are %v, %v; %d wait; cgroups %q", all, err, d.rig.waiters(), d.rig.listCgroups("/"+d.id))
 	}
 }
 
 // An error after the wait is recorded as the task's end: the command that started it has returned.
 func TestQueuedFails(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for _, keep := range []bool{true, false} {
-			first := r.hold()
-			d := r.queue("true", func(j *job) {
+			first := r.holdDevice()
+			d := r.startQueued("true", func(j *job) {
 				j.Lasting.Keep, j.Volumes = keep, []string{t.TempDir() + ":/bin/busybox/below"}
 			})
-			first.free()
+			first.stopAndRemove()
 			if !keep {
 				_ = d.cmd.Wait() // its code is the task's
-				r.nothingLeft()
+				r.expectNothingLeft()
 				continue
 			}
 			got := d.end()

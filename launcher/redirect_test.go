@@ -18,9 +18,9 @@ const harm = `for n in 0 1 2; do chmod 4777 /proc/self/fd/$n; echo harmed >/proc
 // A task is given what was redirected for it, and not the files themselves: it could write
 // where it is only to read, and change their modes.
 func TestRedirectedFilesStayOutside(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("sleep 1000", nil)
-		defer d.over()
+		defer d.killAndRemove()
 		for _, inside := range []string{"", d.id} {
 			for _, input := range []bool{false, true} {
 				t.Run(fmt.Sprintf("exec %v, input %v", inside != "", input), func(t *testing.T) {
@@ -41,9 +41,9 @@ func TestRedirectedFilesStayOutside(t *testing.T) {
 					cmd := r.command(r.job(func(j *job) {
 						j.Command, j.Interactive, j.Exec, j.Null = []string{"sh", "-c", harm}, input, inside, paths[3]
 					}))
-					cmd.Stdin = opened(t, paths[0], os.O_RDONLY)
-					cmd.Stdout = opened(t, paths[1], os.O_WRONLY|os.O_APPEND)
-					cmd.Stderr = opened(t, paths[2], os.O_WRONLY|os.O_APPEND)
+					cmd.Stdin = openFile(t, paths[0], os.O_RDONLY)
+					cmd.Stdout = openFile(t, paths[1], os.O_WRONLY|os.O_APPEND)
+					cmd.Stderr = openFile(t, paths[2], os.O_WRONLY|os.O_APPEND)
 					exitStatus(t, cmd.Run())
 					for i, path := range paths {
 						fi, err := os.Stat(path)
@@ -67,7 +67,7 @@ func TestRedirectedFilesStayOutside(t *testing.T) {
 
 // The host's null is no task's: its mode is that of everybody's.
 func TestNullStaysOutside(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		null := filepath.Join(t.TempDir(), "null")
 		whole := func(what string) {
 			t.Helper()
@@ -90,7 +90,7 @@ func TestNullStaysOutside(t *testing.T) {
 		}
 		const line = "for n in 0 1 2; do chmod 600 /proc/self/fd/$n; done; chmod 600 /dev/null; echo done >/done"
 		d := r.detach(line+"; sleep 1000", func(j *job) { j.Null = null })
-		defer d.over()
+		defer d.killAndRemove()
 		d.hasWritten("/done")
 		whole("run -d")
 		for _, tt := range []struct {
@@ -109,7 +109,7 @@ func TestNullStaysOutside(t *testing.T) {
 				tt.change(j)
 			}))
 			// These are the host's null, too.
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = opened(t, null, os.O_RDWR), opened(t, null, os.O_RDWR), opened(t, null, os.O_RDWR)
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = openFile(t, null, os.O_RDWR), openFile(t, null, os.O_RDWR), openFile(t, null, os.O_RDWR)
 			if code := exitStatus(t, cmd.Run()); code != 0 {
 				t.Errorf("%s: code %d", tt.name, code)
 			}
@@ -132,9 +132,9 @@ func (d *detached) hasWritten(path string) {
 
 // What goes to files and comes from them is all there, in its order, whoever copies it.
 func TestRedirectedFilesAreWhole(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("sleep 1000", nil)
-		defer d.over()
+		defer d.killAndRemove()
 		const many = 300000
 		want := "before\n"
 		for i := range 2000 {
@@ -169,11 +169,11 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 				}
 				t.Run("both to one file, in their order", func(t *testing.T) {
 					path := fresh("before\n")
-					f := opened(t, path, os.O_WRONLY|os.O_APPEND)
+					f := openFile(t, path, os.O_WRONLY|os.O_APPEND)
 					code, _ := run("i=0; while test $i -lt 2000; do echo out $i; echo err $i >&2; i=$((i+1)); done; exit 5", false, nil, f, f)
 					got := readFile(t, path)
 					if r.base.Runtime == "runc" { // which mixes them itself
-						got, want = sorted(got), sorted(want)
+						got, want = sortLines(got), sortLines(want)
 					}
 					if code != 5 || got != want {
 						t.Errorf("code %d, %d bytes, want %d", code, len(got), len(want))
@@ -181,7 +181,7 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 				})
 				t.Run("from where the file stands", func(t *testing.T) {
 					path := fresh("0123456789")
-					f := opened(t, path, os.O_RDWR)
+					f := openFile(t, path, os.O_RDWR)
 					if _, err := f.Seek(5, 0); err != nil {
 						t.Fatal(err)
 					}
@@ -197,24 +197,24 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 				})
 				t.Run("much, through and through", func(t *testing.T) {
 					from, to := fresh(strings.Repeat("0123456789\n", many)), fresh("")
-					code, said := run("cat", true, opened(t, from, os.O_RDONLY), opened(t, to, os.O_WRONLY), nil)
+					code, said := run("cat", true, openFile(t, from, os.O_RDONLY), openFile(t, to, os.O_WRONLY), nil)
 					if code != 0 || said != "" || readFile(t, to) != readFile(t, from) {
 						t.Errorf("code %d: %s", code, said)
 					}
 				})
 				t.Run("input that nobody reads", func(t *testing.T) {
 					from := fresh(strings.Repeat("0123456789\n", many))
-					if code, said := run("exit 3", true, opened(t, from, os.O_RDONLY), nil, nil); code != 3 || said != "" {
+					if code, said := run("exit 3", true, openFile(t, from, os.O_RDONLY), nil, nil); code != 3 || said != "" {
 						t.Errorf("code %d: %s", code, said)
 					}
 				})
 				t.Run("input that can't be read", func(t *testing.T) {
-					if code, said := run("cat", true, opened(t, t.TempDir(), os.O_RDONLY), nil, nil); code != 125 || !strings.Contains(said, "is a directory") {
+					if code, said := run("cat", true, openFile(t, t.TempDir(), os.O_RDONLY), nil, nil); code != 125 || !strings.Contains(said, "is a directory") {
 						t.Errorf("code %d: %s", code, said)
 					}
 				})
 				t.Run("a full disk", func(t *testing.T) {
-					code, said := run("while echo x; do :; done", false, nil, opened(t, "/dev/full", os.O_WRONLY), nil)
+					code, said := run("while echo x; do :; done", false, nil, openFile(t, "/dev/full", os.O_WRONLY), nil)
 					if code != 125 || !strings.Contains(said, "no space left on device") {
 						t.Errorf("code %d: %s", code, said)
 					}
@@ -227,8 +227,8 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 					if err := unix.Mkfifo(path, 0o600); err != nil {
 						t.Fatal(err)
 					}
-					reader := opened(t, path, os.O_RDWR)
-					w := opened(t, path, os.O_WRONLY)
+					reader := openFile(t, path, os.O_RDWR)
+					w := openFile(t, path, os.O_WRONLY)
 					go func() {
 						_, _ = reader.Read(make([]byte, 10)) // the test fails otherwise, too
 						_ = reader.Close()
@@ -242,7 +242,7 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 						t.Skip("runc itself waits for it")
 					}
 					path := fresh("")
-					code, said := run("while echo x; do :; done 2>/dev/null & head -c 200000 /dev/zero; echo end >&2", false, nil, opened(t, path, os.O_WRONLY), nil)
+					code, said := run("while echo x; do :; done 2>/dev/null & head -c 200000 /dev/zero; echo end >&2", false, nil, openFile(t, path, os.O_WRONLY), nil)
 					if got := readFile(t, path); code != 0 || said != "end\n" || strings.Count(got, "\x00") != 200000 {
 						t.Errorf("code %d: %s; %d bytes", code, said, len(got))
 					}
@@ -252,7 +252,7 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 	})
 }
 
-func sorted(text string) string {
+func sortLines(text string) string {
 	lines := strings.Split(text, "\n")
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")

@@ -233,10 +233,10 @@ type rig struct {
 	base job
 }
 
-// rigs runs a test on each runtime and version of cgroups that this machine has.
-func rigs(t *testing.T, f func(t *testing.T, r rig)) {
+// onAllRigs runs a test on each runtime and version of cgroups that this machine has.
+func onAllRigs(t *testing.T, f func(t *testing.T, r rig)) {
 	t.Helper()
-	for _, k := range kinds(t) {
+	for _, k := range usableKinds(t) {
 		if !slices.Contains(testutil.Pairs(t), testutil.Pair{Runtime: k.runtime, Cgroup: k.version}) {
 			continue
 		}
@@ -244,11 +244,11 @@ func rigs(t *testing.T, f func(t *testing.T, r rig)) {
 	}
 }
 
-func anyRig(t *testing.T) rig { return newRig(t, kinds(t)[0]) }
+func newAnyRig(t *testing.T) rig { return newRig(t, usableKinds(t)[0]) }
 
 type kind struct{ runtime, version string }
 
-func kinds(t *testing.T) []kind {
+func usableKinds(t *testing.T) []kind {
 	t.Helper()
 	needRoot(t)
 	versions := []string{"v1", "v2"}
@@ -258,7 +258,7 @@ func kinds(t *testing.T) []kind {
 	var all []kind
 	for _, runtime := range []string{"runc", "crun"} {
 		if ociruntime.LookUp(runtime) == "" {
-			missing(t, "no "+runtime)
+			skipOrFail(t, "no "+runtime)
 		}
 		for _, version := range versions {
 			if runtime == "runc" || version == "v1" || mayLiftMemlock(t) {
@@ -364,9 +364,9 @@ func exitStatus(t *testing.T, err error) int {
 	return 0
 }
 
-// groups lists the directories of the rig's cgroup in all hierarchies, and with
+// listCgroups lists the directories of the rig's cgroup in all hierarchies, and with
 // "/*" those of tasks in it.
-func (r rig) groups(below string) []string {
+func (r rig) listCgroups(below string) []string {
 	v1, _ := filepath.Glob("/sys/fs/cgroup/*" + r.base.Parent + below)
 	v2, _ := filepath.Glob("/sys/fs/cgroup" + r.base.Parent + below)
 	return slices.DeleteFunc(slices.Concat(v1, v2), func(p string) bool {
@@ -377,12 +377,12 @@ func (r rig) groups(below string) []string {
 
 // cleanUp removes what even a failed test may not leave on the machine.
 func (r rig) cleanUp() {
-	r.nothingLeft()
-	for _, dir := range r.groups("") {
+	r.expectNothingLeft()
+	for _, dir := range r.listCgroups("") {
 		filepath.WalkDir(dir, func(p string, _ os.DirEntry, _ error) error {
 			if strings.HasSuffix(p, "/cgroup.procs") {
 				for pid := range strings.Lines(readFile(r.t, p)) {
-					kill(r.t, strings.TrimSpace(pid))
+					killPID(r.t, strings.TrimSpace(pid))
 				}
 			}
 			return nil
@@ -390,22 +390,22 @@ func (r rig) cleanUp() {
 	}
 	// What was killed needs a moment to be gone.
 	for range 100 {
-		for _, dir := range r.groups("") {
+		for _, dir := range r.listCgroups("") {
 			exec.Command("find", dir, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";").Run() // tried again
 		}
-		if len(r.groups("")) == 0 {
+		if len(r.listCgroups("")) == 0 {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	r.t.Errorf("cgroups stay: %q", r.groups(""))
+	r.t.Errorf("cgroups stay: %q", r.listCgroups(""))
 }
 
-// nothingLeft fails the test if a task left anything.
-func (r rig) nothingLeft() {
+// expectNothingLeft fails the test if a task left anything.
+func (r rig) expectNothingLeft() {
 	tasks, _ := filepath.Glob(filepath.Join(r.base.Data, "tasks", "*"))
 	states, _ := filepath.Glob(filepath.Join(r.base.State, "runtime", "*", "*"))
-	groups := slices.DeleteFunc(r.groups("/*"), func(dir string) bool { return filepath.Base(dir) == "monitors" })
+	groups := slices.DeleteFunc(r.listCgroups("/*"), func(dir string) bool { return filepath.Base(dir) == "monitors" })
 	temps, _ := filepath.Glob(filepath.Join(r.base.Data, "images", "*", "*", "tmp"))
 	names, _ := filepath.Glob(filepath.Join(r.base.Data, "names", "*"))
 	sockets, _ := filepath.Glob(filepath.Join(r.base.State, "attach", "*"))
@@ -447,7 +447,7 @@ func busyboxFiles(t *testing.T) []oci.File {
 	t.Helper()
 	program, err := os.ReadFile("/bin/busybox")
 	if err != nil || bytes.Contains(program, []byte("/lib64/ld-linux")) {
-		missing(t, "no static /bin/busybox")
+		skipOrFail(t, "no static /bin/busybox")
 	}
 	return oci.Busybox(program, []string{
 		"sh", "cat", "ls", "true", "false", "sleep", "id", "env", "pwd", "touch", "mknod", "stty", "kill", "head", "hostname", "df", "ip", "grep", "wc", "dd", "mkdir", "tty", "rm", "nproc", "test", "chmod",
@@ -457,11 +457,11 @@ func busyboxFiles(t *testing.T) []oci.File {
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		missing(t, "not root")
+		skipOrFail(t, "not root")
 	}
 }
 
-func missing(t *testing.T, what string) {
+func skipOrFail(t *testing.T, what string) {
 	t.Helper()
 	testutil.SkipOrFail(t, "needs root and the tools: "+what)
 }

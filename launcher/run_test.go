@@ -15,7 +15,7 @@ import (
 )
 
 func TestRun(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for _, tt := range []struct {
 			name   string
 			line   string
@@ -61,7 +61,7 @@ func TestRun(t *testing.T) {
 
 // What can't work is said in one line, with the exit code that shells use.
 func TestRunRefuses(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		layout := filepath.Join(t.TempDir(), "layout")
 		if err := oci.Write(layout, oci.Image{Layers: []oci.Layer{{Tar: oci.Tar(busyboxFiles(t)...)}}}); err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestRunRefuses(t *testing.T) {
 				if got.code != tt.code || got.stdout != "" || lines != 1 || !strings.Contains(got.stderr, tt.says) {
 					t.Errorf("code %d, output %q, errors %q, want %d and one line with %q", got.code, got.stdout, got.stderr, tt.code, tt.says)
 				}
-				r.nothingLeft()
+				r.expectNothingLeft()
 			})
 		}
 	})
@@ -128,7 +128,7 @@ func TestRunRefuses(t *testing.T) {
 
 // A program that no check finds wrong beforehand still gets the right code.
 func TestRunInterpreterMissing(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		script := filepath.Join(r.base.Image, "script")
 		if err := os.WriteFile(script, []byte("#!/no/such/shell\n"), 0o755); err != nil {
 			t.Fatal(err)
@@ -143,7 +143,7 @@ func TestRunInterpreterMissing(t *testing.T) {
 // The same for what comes with a volume or with the devices: one line, and the
 // code of a shell, whichever runtime it is.
 func TestRunInterpreterOfMountedProgram(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		dir := t.TempDir()
 		script := filepath.Join(dir, "script")
 		if err := os.WriteFile(script, []byte("#!/no/such/shell\n"), 0o755); err != nil {
@@ -164,14 +164,14 @@ func TestRunInterpreterOfMountedProgram(t *testing.T) {
 				if got != want {
 					t.Errorf("%+v, want %+v", got, want)
 				}
-				r.nothingLeft()
+				r.expectNothingLeft()
 			})
 		}
 	})
 }
 
 func TestRunLayout(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		layout := filepath.Join(t.TempDir(), "layout")
 		err := oci.Write(layout, oci.Image{
 			Tag: "one",
@@ -200,7 +200,7 @@ func TestRunLayout(t *testing.T) {
 }
 
 func TestRunReadWrite(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		file := filepath.Join(r.base.Image, "file")
 		if got := r.sh("echo x >/file", nil); got.code != 0 || fileExists(file) {
 			t.Errorf("a throw-away write: %+v, stayed: %v", got, fileExists(file))
@@ -217,7 +217,7 @@ func fileExists(path string) bool {
 }
 
 func TestRunVolumes(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "tool"), []byte("#!/bin/sh\necho tool\n"), 0o755); err != nil {
 			t.Fatal(err)
@@ -239,7 +239,7 @@ func TestRunVolumes(t *testing.T) {
 // What the root itself keeps out: a node that lies in an image opens nothing, and
 // a link in an image leads nowhere outside.
 func TestRunHostileImage(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		img := r.base.Image
 		node := filepath.Join(img, "node")
 		if err := unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(195, 0))); err != nil {
@@ -276,7 +276,7 @@ func TestRunHostileImage(t *testing.T) {
 }
 
 func TestRunLimits(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		limit := func(j *job) { j.Memory, j.CPUQuota = 64<<20, 1.5 }
 		got := r.sh("cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu/cpu.cfs_quota_us || cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/cpu.max", limit)
 		switch {
@@ -291,7 +291,7 @@ func TestRunLimits(t *testing.T) {
 }
 
 func TestRunDevices(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		got := r.sh("echo $PREPARED; grep Cpus_allowed_list /proc/self/status", func(j *job) {
 			j.Devices, j.Name, j.CPUsNear = "free", "trainer", "0,60000"
 		})
@@ -307,7 +307,7 @@ func TestRunDevices(t *testing.T) {
 
 // What can be known beforehand is, so that nobody waits in line for a typo.
 func TestRunChecksBeforeAcquire(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	got := r.run(r.job(func(j *job) { j.Devices, j.Command = "free", []string{"nope"} }))
 	if _, err := os.Lstat(r.base.Record); got.code != 127 || err == nil {
 		t.Errorf("%+v, and the devices were asked for: %v", got, err == nil)
@@ -315,7 +315,7 @@ func TestRunChecksBeforeAcquire(t *testing.T) {
 }
 
 func TestRunNeedsRealRoot(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	cmd := r.command(r.job(func(j *job) { j.Cgroups = "" }))
 	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWUSER
 	cmd.SysProcAttr.Unshareflags = 0

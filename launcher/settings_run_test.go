@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// with changes a job's settings.
-func with(f func(*spec.Settings)) func(*job) { return func(j *job) { f(&j.Settings) } }
+// withSettings changes a job's settings.
+func withSettings(f func(*spec.Settings)) func(*job) { return func(j *job) { f(&j.Settings) } }
 
 // What was asked for is what the task sees, whichever runtime makes it.
 func TestSettings(t *testing.T) {
@@ -21,44 +21,44 @@ func TestSettings(t *testing.T) {
 	if err := os.WriteFile(file, []byte("bound\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for _, tt := range []struct {
 			name, line, stdout string
 			change             func(*job)
 		}{
-			{"another entrypoint", "", "Linux\n", with(func(s *spec.Settings) { s.Entrypoint = []string{"/bin/busybox", "uname"} })},
-			{"groups", "id -G", "0 44 4711\n", with(func(s *spec.Settings) { s.Groups = []string{"video", "4711"} })},
-			{"hostname", "hostname; cat /etc/hostname; grep -c node7 /etc/hosts", "node7\nnode7\n1\n", with(func(s *spec.Settings) { s.Hostname = "node7" })},
-			{"domain", "cat /proc/sys/kernel/domainname; grep -o 'a.b.example a' /etc/hosts", "b.example\na.b.example a\n", with(func(s *spec.Settings) { s.Hostname, s.Domainname = "a", "b.example" })},
-			{"hosts", "grep storage /etc/hosts", "10.0.0.1\tstorage\n", with(func(s *spec.Settings) { s.Hosts = []string{"10.0.0.1\tstorage"} })},
-			{"name servers", "grep ^nameserver /etc/resolv.conf", "nameserver 9.9.9.9\n", with(func(s *spec.Settings) { s.Resolver.Servers = []string{"9.9.9.9"} })},
-			{"a bind", "cat /m; touch /m 2>/dev/null || echo ro", "bound\nro\n", with(func(s *spec.Settings) { s.Mounts = mounts(t, "type=bind,src="+file+",dst=/m,ro") })},
-			{"a bind in a tmpfs that is named later", "cat /s/m; grep -c ' /s tmpfs' /proc/mounts", "bound\n1\n", with(func(s *spec.Settings) {
-				s.Mounts = mounts(t, "type=bind,src="+file+",dst=/s/m", "type=tmpfs,dst=/s,tmpfs-size=1m")
+			{"another entrypoint", "", "Linux\n", withSettings(func(s *spec.Settings) { s.Entrypoint = []string{"/bin/busybox", "uname"} })},
+			{"groups", "id -G", "0 44 4711\n", withSettings(func(s *spec.Settings) { s.Groups = []string{"video", "4711"} })},
+			{"hostname", "hostname; cat /etc/hostname; grep -c node7 /etc/hosts", "node7\nnode7\n1\n", withSettings(func(s *spec.Settings) { s.Hostname = "node7" })},
+			{"domain", "cat /proc/sys/kernel/domainname; grep -o 'a.b.example a' /etc/hosts", "b.example\na.b.example a\n", withSettings(func(s *spec.Settings) { s.Hostname, s.Domainname = "a", "b.example" })},
+			{"hosts", "grep storage /etc/hosts", "10.0.0.1\tstorage\n", withSettings(func(s *spec.Settings) { s.Hosts = []string{"10.0.0.1\tstorage"} })},
+			{"name servers", "grep ^nameserver /etc/resolv.conf", "nameserver 9.9.9.9\n", withSettings(func(s *spec.Settings) { s.Resolver.Servers = []string{"9.9.9.9"} })},
+			{"a bind", "cat /m; touch /m 2>/dev/null || echo ro", "bound\nro\n", withSettings(func(s *spec.Settings) { s.Mounts = parseMounts(t, "type=bind,src="+file+",dst=/m,ro") })},
+			{"a bind in a tmpfs that is named later", "cat /s/m; grep -c ' /s tmpfs' /proc/mounts", "bound\n1\n", withSettings(func(s *spec.Settings) {
+				s.Mounts = parseMounts(t, "type=bind,src="+file+",dst=/s/m", "type=tmpfs,dst=/s,tmpfs-size=1m")
 			})},
 			{
 				"tmpfs", "df -k /scratch | grep -o 1024; grep /scratch /proc/mounts | grep -c 'noexec.*mode=700'; touch /scratch/x && echo rw", "1024\n1024\n1\nrw\n",
-				with(func(s *spec.Settings) { s.Mounts = mounts(t, "type=tmpfs,dst=/scratch,tmpfs-size=1m,tmpfs-mode=700") }),
+				withSettings(func(s *spec.Settings) { s.Mounts = parseMounts(t, "type=tmpfs,dst=/scratch,tmpfs-size=1m,tmpfs-mode=700") }),
 			},
 			{"tmpfs on a read-only root", "touch /x 2>/dev/null || echo ro; touch /new/x && echo rw", "ro\nrw\n", func(j *job) {
-				j.ReadOnly, j.Mounts = true, mounts(t, "type=tmpfs,dst=/new")
+				j.ReadOnly, j.Mounts = true, parseMounts(t, "type=tmpfs,dst=/new")
 			}},
-			{"capabilities that are added and dropped", "grep -E 'Cap(Bnd|Eff)' /proc/self/status", "CapEff:\t0000000000001402\nCapBnd:\t0000000000001402\n", with(func(s *spec.Settings) {
+			{"capabilities that are added and dropped", "grep -E 'Cap(Bnd|Eff)' /proc/self/status", "CapEff:\t0000000000001402\nCapBnd:\t0000000000001402\n", withSettings(func(s *spec.Settings) {
 				s.CapDrop, s.CapAdd = []string{"all"}, []string{"net_admin", "CAP_DAC_OVERRIDE", "NET_BIND_SERVICE"}
 			})},
 			{"who isn't root has none", "grep CapEff /proc/self/status", "CapEff:\t0000000000000000\n", func(j *job) {
 				j.User, j.CapAdd = "user", []string{"NET_ADMIN"}
 			}},
-			{"new privileges", "grep NoNewPrivs /proc/self/status", "NoNewPrivs:\t0\n", with(func(s *spec.Settings) { s.NewPrivileges = true })},
+			{"new privileges", "grep NoNewPrivs /proc/self/status", "NoNewPrivs:\t0\n", withSettings(func(s *spec.Settings) { s.NewPrivileges = true })},
 			{"parameters of the kernel", "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_forward", "1\n1\n", func(j *job) {
 				j.Network, j.Sysctls = "none", map[string]string{"kernel.shm_rmid_forced": "1", "net.ipv4.ip_forward": "1"}
 			}},
-			{"the host's IPC", "readlink /proc/self/ns/ipc; test -d /dev/shm && echo shm", ownNamespace(t, "ipc") + "\nshm\n", with(func(s *spec.Settings) { s.IPC = "host" })},
-			{"the host's name", "readlink /proc/self/ns/uts; hostname", ownNamespace(t, "uts") + "\n" + ownName(t) + "\n", with(func(s *spec.Settings) { s.UTS = "host" })},
-			{"limits of a process", "ulimit -Sn; ulimit -Hn; ulimit -c", "1024\n2048\n0\n", with(func(s *spec.Settings) {
+			{"the host's IPC", "readlink /proc/self/ns/ipc; test -d /dev/shm && echo shm", ownNamespace(t, "ipc") + "\nshm\n", withSettings(func(s *spec.Settings) { s.IPC = "host" })},
+			{"the host's name", "readlink /proc/self/ns/uts; hostname", ownNamespace(t, "uts") + "\n" + ownName(t) + "\n", withSettings(func(s *spec.Settings) { s.UTS = "host" })},
+			{"limits of a process", "ulimit -Sn; ulimit -Hn; ulimit -c", "1024\n2048\n0\n", withSettings(func(s *spec.Settings) {
 				s.Ulimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 2048}, {Type: "RLIMIT_CORE"}}
 			})},
-			{"first to be ended", "cat /proc/self/oom_score_adj", "500\n", with(func(s *spec.Settings) { adj := 500; s.OOMScoreAdj = &adj })},
+			{"first to be ended", "cat /proc/self/oom_score_adj", "500\n", withSettings(func(s *spec.Settings) { adj := 500; s.OOMScoreAdj = &adj })},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				r := rig{t: t, base: r.base}
@@ -74,7 +74,7 @@ func TestSettings(t *testing.T) {
 	})
 }
 
-func mounts(t *testing.T, words ...string) (all []specs.Mount) {
+func parseMounts(t *testing.T, words ...string) (all []specs.Mount) {
 	t.Helper()
 	for _, w := range words {
 		m, err := spec.ParseMount(w)
@@ -106,7 +106,7 @@ func ownName(t *testing.T) string {
 
 // Limits of the whole task, where the controllers are.
 func TestSettingsInCgroup(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for _, tt := range []struct{ name, v1, v2, want, controller string }{
 			{"processes", "pids/pids.max", "pids.max", "77", "pids"},
 			{"weight", "cpu/cpu.shares", "cpu.weight", "512", "cpu"},
@@ -116,7 +116,7 @@ func TestSettingsInCgroup(t *testing.T) {
 			t.Run(tt.name, func(t *testing.T) {
 				r := rig{t: t, base: r.base}
 				file := map[string]string{"v1": tt.v1, "v2": tt.v2}[r.base.Cgroups]
-				got := r.sh("cat /sys/fs/cgroup/"+file, with(func(s *spec.Settings) {
+				got := r.sh("cat /sys/fs/cgroup/"+file, withSettings(func(s *spec.Settings) {
 					switch tt.controller {
 					case "pids":
 						s.Pids = 77
@@ -143,8 +143,8 @@ func TestSettingsInCgroup(t *testing.T) {
 
 // No limit needs no controller, and no runtime that can write it.
 func TestNoLimitOfProcesses(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
-		if got := r.sh("true", with(func(s *spec.Settings) { s.Pids = -1 })); got.code != 0 {
+	onAllRigs(t, func(t *testing.T, r rig) {
+		if got := r.sh("true", withSettings(func(s *spec.Settings) { s.Pids = -1 })); got.code != 0 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -152,7 +152,7 @@ func TestNoLimitOfProcesses(t *testing.T) {
 
 // The id is told when the task's directory is there, and never twice.
 func TestCIDFile(t *testing.T) {
-	r := anyRig(t)
+	r := newAnyRig(t)
 	file := filepath.Join(t.TempDir(), "cid")
 	ask := func(j *job) { j.Lasting.CIDFile = file }
 	got := r.sh("hostname", ask)
@@ -179,7 +179,7 @@ test $VERSION = v1 && find /mnt -name release_agent 2>/dev/null
 cat /node 2>&1 | grep -o 'Operation not permitted\|Permission denied'`
 
 func TestNoSettingOpensForeignDevices(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		if err := unix.Mknod(filepath.Join(r.base.Image, "node"), unix.S_IFCHR|0o666, int(unix.Mkdev(195, 0))); err != nil {
 			t.Fatal(err)
 		}
@@ -204,9 +204,9 @@ func TestNoSettingOpensForeignDevices(t *testing.T) {
 
 // What goes with --privileged, and what doesn't.
 func TestPrivileged(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		got := r.sh("grep Seccomp: /proc/self/status; grep NoNew /proc/self/status; mkdir /m && mount -t tmpfs none /m && echo mounts; test -w /proc/sys/vm/swappiness && echo writes; mknod /n c 195 0 2>/dev/null || echo no nodes",
-			with(func(s *spec.Settings) { s.Privileged = true }))
+			withSettings(func(s *spec.Settings) { s.Privileged = true }))
 		if want := "Seccomp:\t2\nNoNewPrivs:\t0\nmounts\nwrites\nno nodes\n"; got.stdout != want {
 			t.Errorf("%+v, want %q", got, want)
 		}
@@ -220,14 +220,14 @@ func TestSeccompFile(t *testing.T) {
 	if err := os.WriteFile(profile, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	rigs(t, func(t *testing.T, r rig) {
-		got := r.sh("mkdir /x 2>&1 | grep -o 'No space left'; echo y", with(func(s *spec.Settings) { s.Seccomp = profile }))
+	onAllRigs(t, func(t *testing.T, r rig) {
+		got := r.sh("mkdir /x 2>&1 | grep -o 'No space left'; echo y", withSettings(func(s *spec.Settings) { s.Seccomp = profile }))
 		if got.stdout != "No space left\ny\n" {
 			t.Errorf("%+v", got)
 		}
 	})
-	r := anyRig(t)
-	if got := r.sh("true", with(func(s *spec.Settings) { s.Seccomp = "/no/profile" })); got.code != 125 || !strings.Contains(got.stderr, "--security-opt seccomp=/no/profile: ") {
+	r := newAnyRig(t)
+	if got := r.sh("true", withSettings(func(s *spec.Settings) { s.Seccomp = "/no/profile" })); got.code != 125 || !strings.Contains(got.stderr, "--security-opt seccomp=/no/profile: ") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -235,8 +235,8 @@ func TestSeccompFile(t *testing.T) {
 // With --init, orphans are reaped, signals and exit codes come through, and a command
 // that isn't there is said to be missing as it is without.
 func TestInit(t *testing.T) {
-	init := with(func(s *spec.Settings) { s.Init = true })
-	rigs(t, func(t *testing.T, r rig) {
+	init := withSettings(func(s *spec.Settings) { s.Init = true })
+	onAllRigs(t, func(t *testing.T, r rig) {
 		for _, tt := range []struct {
 			name, line string
 			code       int

@@ -56,7 +56,7 @@ func (tty terminal) press(t *testing.T, key byte) {
 
 // A task that isn't given a terminal doesn't get ours: it could read what is typed.
 func TestNoTerminal(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		tty := newTerminal(t, 33, 77)
 		cmd := r.command(r.job(func(j *job) {
 			j.Command = []string{"sh", "-c", `for n in 0 1 2; do test -t $n && echo "$n is a terminal"; done; for i in 1 2 3; do echo out; echo err >&2; done; head -c 300000 /dev/zero; echo; exit 7`}
@@ -94,7 +94,7 @@ func TestNoTerminal(t *testing.T) {
 }
 
 func TestTerminal(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		tty := newTerminal(t, 33, 77)
 		before, err := unix.IoctlGetTermios(int(tty.slave.Fd()), unix.TCGETS)
 		if err != nil {
@@ -145,7 +145,7 @@ func TestTerminal(t *testing.T) {
 // A task gets a terminal of its own also where nobody sits at one: what it writes is what
 // it writes to a terminal, and nothing comes in.
 func TestUnattendedTerminal(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		const script = `for n in 0 1 2; do test -t $n && tty <&$n; done; echo "TERM=$TERM"; stty size; echo err >&2; exit 9`
 		for _, tc := range []struct {
 			name string
@@ -201,9 +201,9 @@ func (tty terminal) all(t *testing.T) string {
 // All that a command writes to its terminal comes out, however short it lives, and
 // whatever stays behind it.
 func TestLastBytesOfATerminal(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("sleep 1000", nil)
-		defer d.over()
+		defer d.killAndRemove()
 		for _, entryPoint := range []struct{ name, inside string }{{"run", ""}, {"exec", d.id}} {
 			for _, c := range []struct{ name, script, want string }{
 				{"a word", "printf last", "last"},
@@ -232,7 +232,7 @@ func TestLastBytesOfATerminal(t *testing.T) {
 
 // A task whose terminal's output goes to somebody who reads no more is hung up.
 func TestTerminalThatNobodyReads(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		if r.base.Runtime == "runc" {
 			t.Skip("runc is itself who writes to it, and doesn't mind")
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
-// oneLayer makes an OCI layout and returns it, with the digest of its only layer.
-func oneLayer(t *testing.T) (dir, digest string) {
+// writeOneLayerImage makes an OCI layout and returns it, with the digest of its only layer.
+func writeOneLayerImage(t *testing.T) (dir, digest string) {
 	t.Helper()
 	dir = t.TempDir()
 	write := func(name string, data []byte) {
@@ -46,7 +46,7 @@ func oneLayer(t *testing.T) (dir, digest string) {
 
 // A task whose request can never be granted isn't kept waiting for its image.
 func TestUnpackIsGivenUp(t *testing.T) {
-	layout, layer := oneLayer(t)
+	layout, layer := writeOneLayerImage(t)
 	data := t.TempDir()
 	busy := filepath.Join(data, "images/sha256", layer)
 	if err := os.MkdirAll(busy, 0o700); err != nil {

@@ -9,7 +9,7 @@ import (
 
 // A runtime goes to the working directory with what it has open itself.
 func TestWorkingDirectoryInProc(t *testing.T) {
-	rigs(t, func(t *testing.T, r rig) {
+	onAllRigs(t, func(t *testing.T, r rig) {
 		image := r.base.Image
 		for link, to := range map[string]string{"link": "/proc/self/fd", "/dir/up": "../proc"} {
 			at := filepath.Join(image, link)
@@ -24,7 +24,7 @@ func TestWorkingDirectoryInProc(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := r.detach("sleep 1000", nil)
-		defer d.over()
+		defer d.killAndRemove()
 		refuses := func(inside, dir string) {
 			t.Helper()
 			got := r.sh("echo ran", func(j *job) { j.Dir, j.Exec = dir, inside })

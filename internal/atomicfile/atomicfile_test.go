@@ -20,16 +20,16 @@ func TestWrite(t *testing.T) {
 		have func(t *testing.T, path string)
 	}{
 		{"new file", Options{}, func(*testing.T, string) {}},
-		{"old file", Options{}, func(t *testing.T, p string) { put(t, p, "a much longer old text") }},
+		{"old file", Options{}, func(t *testing.T, p string) { writeFile(t, p, "a much longer old text") }},
 		{"symbolic link", Options{}, func(t *testing.T, p string) {
-			put(t, p+".target", "target")
+			writeFile(t, p+".target", "target")
 			if err := os.Symlink(p+".target", p); err != nil {
 				t.Fatal(err)
 			}
 		}},
 		{"sync", Options{Sync: true}, func(*testing.T, string) {}},
 		{"left by a killed writer", Options{FixedTemp: true}, func(t *testing.T, p string) {
-			put(t, p+".tmp", "half of a much longer text")
+			writeFile(t, p+".tmp", "half of a much longer text")
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestVolatile(t *testing.T) {
 	}
 }
 
-func put(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func put(t *testing.T, path, text string) {
 func TestOwner(t *testing.T) {
 	testutil.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "file")
-	put(t, path, "old")
+	writeFile(t, path, "old")
 	if err := Write(path, []byte("new"), 0o640, Options{Owner: &Owner{UID: 12, GID: 34}}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,20 +13,20 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// tree makes a host directory with a secret beside a root, and opens the root.
-func tree(t *testing.T) (root *os.File, host string) {
+// makeTree makes a host directory with a secret beside a root, and opens the root.
+func makeTree(t *testing.T) (root *os.File, host string) {
 	t.Helper()
 	host = t.TempDir()
 	testutil.Must(t, os.MkdirAll(filepath.Join(host, "root/etc/sub"), 0o755))
-	write(t, filepath.Join(host, "secret"), "secret")
-	write(t, filepath.Join(host, "root/etc/file"), "inside")
+	writeFile(t, filepath.Join(host, "secret"), "secret")
+	writeFile(t, filepath.Join(host, "root/etc/file"), "inside")
 	root, err := OpenRoot(filepath.Join(host, "root"))
 	testutil.Must(t, err)
 	t.Cleanup(func() { testutil.Must(t, root.Close()) })
 	return root, host
 }
 
-func write(t *testing.T, path, content string) {
+func writeFile(t *testing.T, path, content string) {
 	t.Helper()
 	testutil.Must(t, os.WriteFile(path, []byte(content), 0o644))
 }
@@ -71,14 +71,14 @@ func TestReadFile(t *testing.T) {
 		{
 			name: "too large", path: "big", err: ErrTooLarge,
 			make: func(t *testing.T, root, _ string) {
-				write(t, root+"/big", "")
+				writeFile(t, root+"/big", "")
 				testutil.Must(t, os.Truncate(root+"/big", 1<<40))
 			},
 		},
 		{name: "missing", path: "etc/none", err: fs.ErrNotExist},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			root, host := tree(t)
+			root, host := makeTree(t)
 			if tt.make != nil {
 				tt.make(t, filepath.Join(host, "root"), host)
 			}
@@ -113,7 +113,7 @@ func TestKernelFiles(t *testing.T) {
 
 func TestDevicesAreNotOpened(t *testing.T) {
 	testutil.NeedRoot(t)
-	root, host := tree(t)
+	root, host := makeTree(t)
 	// Nobody answers for this number: opening it would be ENXIO.
 	testutil.Must(t, unix.Mknod(filepath.Join(host, "root/dev"), unix.S_IFCHR|0o666, int(unix.Mkdev(240, 77))))
 	if _, err := OpenFile(root, "dev"); !errors.Is(err, ErrNotRegular) {
@@ -122,7 +122,7 @@ func TestDevicesAreNotOpened(t *testing.T) {
 }
 
 func TestReplace(t *testing.T) {
-	root, host := tree(t)
+	root, host := makeTree(t)
 	etc := filepath.Join(host, "root/etc")
 	testutil.Must(t, os.Symlink(host+"/secret", etc+"/link"))
 	testutil.Must(t, unix.Mkfifo(etc+"/fifo", 0o644))
@@ -159,7 +159,7 @@ func TestReplace(t *testing.T) {
 
 func TestReplaceGivesOwner(t *testing.T) {
 	testutil.NeedRoot(t)
-	root, host := tree(t)
+	root, host := makeTree(t)
 	dir, err := OpenDir(root, "etc")
 	testutil.Must(t, err)
 	defer dir.Close()
@@ -173,7 +173,7 @@ func TestReplaceGivesOwner(t *testing.T) {
 }
 
 func TestMkdir(t *testing.T) {
-	root, host := tree(t)
+	root, host := makeTree(t)
 	dir, err := OpenDir(root, "etc")
 	testutil.Must(t, err)
 	defer dir.Close()
@@ -187,10 +187,10 @@ func TestMkdir(t *testing.T) {
 // TestRace swaps a directory for a link to the host while files are read and
 // written through it: what is found, and where it lands, is always inside.
 func TestRace(t *testing.T) {
-	root, host := tree(t)
+	root, host := makeTree(t)
 	inside := filepath.Join(host, "root")
 	testutil.Must(t, os.Mkdir(host+"/etc", 0o755))
-	write(t, host+"/etc/file", "secret")
+	writeFile(t, host+"/etc/file", "secret")
 	testutil.Must(t, os.Symlink("../etc", inside+"/evil"))
 	testutil.Must(t, os.Symlink(host+"/etc", inside+"/worse"))
 	stop := make(chan struct{})
@@ -198,8 +198,8 @@ func TestRace(t *testing.T) {
 	wg.Go(func() {
 		for {
 			for _, link := range []string{"/evil", "/worse"} {
-				exchange(t, inside+"/etc", inside+link)
-				exchange(t, inside+"/etc", inside+link)
+				exchangeNames(t, inside+"/etc", inside+link)
+				exchangeNames(t, inside+"/etc", inside+link)
 			}
 			select {
 			case <-stop:
@@ -228,7 +228,7 @@ func TestRace(t *testing.T) {
 	}
 }
 
-func exchange(t *testing.T, a, b string) {
+func exchangeNames(t *testing.T, a, b string) {
 	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
 		t.Error(err)
 	}

@@ -43,7 +43,7 @@ type known struct {
 	Not      string `json:"-"`
 }
 
-func filled() known {
+func filledKnown() known {
 	n, yes, b := int64(-5), true, "b"
 	return known{
 		Text: `<a & "b">` + "\u2028\x7fé\xff", Word: "w", Bool: true, Int: -1, Int8: 127, Unsigned: 1 << 31, Big: 1<<64 - 1, Pointer: &n, Always: &yes,
@@ -54,7 +54,7 @@ func filled() known {
 
 // Plain values are not left to encoding/json.
 func TestPlainValues(t *testing.T) {
-	for _, v := range []known{{}, filled(), {Words: []word{}, Maps: map[string]small{}}} {
+	for _, v := range []known{{}, filledKnown(), {Words: []word{}, Maps: map[string]small{}}} {
 		want, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
@@ -159,8 +159,8 @@ func TestFloats(t *testing.T) {
 	}
 }
 
-func seeds(f *testing.F) {
-	whole, err := json.Marshal(filled())
+func addSeeds(f *testing.F) {
+	whole, err := json.Marshal(filledKnown())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func seeds(f *testing.F) {
 
 // FuzzUnmarshal compares with encoding/json.
 func FuzzUnmarshal(f *testing.F) {
-	seeds(f)
+	addSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var got, want known
 		ok := new(Codec).decode(data, reflect.ValueOf(&got).Elem())
@@ -196,7 +196,7 @@ func FuzzUnmarshal(f *testing.F) {
 
 // FuzzMarshal compares with encoding/json, for values that were read.
 func FuzzMarshal(f *testing.F) {
-	seeds(f)
+	addSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var v known
 		_ = json.Unmarshal(data, &v) // what was read by then is a value as any

@@ -49,7 +49,7 @@ type holder struct {
 func startHolder(t *testing.T, path string, env ...string) holder {
 	t.Helper()
 	h := startWaiter(t, path, &syscall.SysProcAttr{}, env...)
-	h.says(t, "locked <nil>\n")
+	h.expectLine(t, "locked <nil>\n")
 	return h
 }
 
@@ -78,11 +78,11 @@ func startWaiter(t *testing.T, path string, attr *syscall.SysProcAttr, env ...st
 		_ = cmd.Wait()
 	})
 	h := holder{cmd, write, bufio.NewReader(out)}
-	h.says(t, "waits\n")
+	h.expectLine(t, "waits\n")
 	return h
 }
 
-func (h holder) says(t *testing.T, want string) {
+func (h holder) expectLine(t *testing.T, want string) {
 	t.Helper()
 	if line, err := h.out.ReadString('\n'); line != want {
 		t.Fatalf("the holder says %q, %v", line, err)
@@ -99,8 +99,8 @@ func (h holder) state(t *testing.T, want string) {
 	})
 }
 
-// catches reports whether the process has a handler for a signal.
-func (h holder) catches(t *testing.T, signal syscall.Signal) bool {
+// catchesSignal reports whether the process has a handler for a signal.
+func (h holder) catchesSignal(t *testing.T, signal syscall.Signal) bool {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.Process.Pid))
 	if err != nil {
@@ -257,14 +257,14 @@ func TestTypedStop(t *testing.T) {
 	}
 	path := newLockFile(t)
 	h := startWaiter(t, path, &syscall.SysProcAttr{Setpgid: true}, "BERTH_LOCK_TEST_TYPED=1")
-	h.says(t, "locked <nil>\n")
-	if !h.catches(t, unix.SIGTSTP) {
+	h.expectLine(t, "locked <nil>\n")
+	if !h.catchesSignal(t, unix.SIGTSTP) {
 		t.Fatal("it doesn't catch SIGTSTP")
 	}
 	if _, err := h.in.WriteString("\n"); err != nil {
 		t.Fatal(err)
 	}
-	h.says(t, "holds\n")
+	h.expectLine(t, "holds\n")
 	h.state(t, "T")
 	f, err := TryOpen(path, Exclusive)
 	if err != nil {
@@ -301,14 +301,14 @@ func TestHoldersAreOldByThemselves(t *testing.T) {
 // sees to that: without a terminal the process doesn't catch the signal.
 func TestOrphansGoOn(t *testing.T) {
 	h := startWaiter(t, newLockFile(t), &syscall.SysProcAttr{Setsid: true}, "BERTH_LOCK_TEST_TYPED=1")
-	h.says(t, "locked <nil>\n")
-	if h.catches(t, unix.SIGTSTP) {
+	h.expectLine(t, "locked <nil>\n")
+	if h.catchesSignal(t, unix.SIGTSTP) {
 		t.Error("it catches SIGTSTP")
 	}
 	if _, err := h.in.WriteString("\n"); err != nil {
 		t.Fatal(err)
 	}
-	h.says(t, "holds\n")
+	h.expectLine(t, "holds\n")
 	time.Sleep(100 * time.Millisecond) // it would be stopped by now
 	if _, err := h.in.WriteString("\n"); err != nil {
 		t.Fatal(err)

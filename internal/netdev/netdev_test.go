@@ -61,10 +61,10 @@ func (h *host) ip(lines ...string) {
 
 // inside runs ip in the container.
 func (h *host) inside(line string) string {
-	return said("nsenter", append([]string{"--net", "--target", fmt.Sprint(h.pid), "ip"}, strings.Fields(line)...)...)
+	return runCommand("nsenter", append([]string{"--net", "--target", fmt.Sprint(h.pid), "ip"}, strings.Fields(line)...)...)
 }
 
-func said(name string, args ...string) string {
+func runCommand(name string, args ...string) string {
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("%s%v", out, err)
@@ -80,8 +80,8 @@ func (h *host) moveIn(devices ...Device) error {
 	return errors.Join(n.MoveIn(devices), n.Close())
 }
 
-// facts are the lines of what ip says of an interface that a test names.
-func facts(text string, words ...string) (found []string) {
+// findFacts are the lines of what ip says of an interface that a test names.
+func findFacts(text string, words ...string) (found []string) {
 	for _, w := range words {
 		if strings.Contains(text, w) {
 			found = append(found, w)
@@ -102,10 +102,10 @@ func TestMoveIn(t *testing.T) {
 		"198.51.100.1 peer 198.51.100.2/32", "2001:db8::1/64 scope global nodad",
 	}
 	text := h.inside("addr show dev eth1")
-	if got := facts(text, append(want, "169.254", "203.0.113")...); strings.Join(got, " ") != strings.Join(want, " ") {
+	if got := findFacts(text, append(want, "169.254", "203.0.113")...); strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("inside:\n%s\nhas %q, want %q", text, got, want)
 	}
-	if left := said("ip", "-o", "link", "show"); strings.Contains(left, "enp1") {
+	if left := runCommand("ip", "-o", "link", "show"); strings.Contains(left, "enp1") {
 		t.Errorf("left on the host:\n%s", left)
 	}
 	if links := h.inside("-o link show"); strings.Count(links, "\n") != 2 {
@@ -165,12 +165,12 @@ func TestMoveInAllOrNone(t *testing.T) {
 					t.Fatalf("%s%v", out, err)
 				}
 			}
-			before, inside := state(said("ip", "addr")), h.inside("-o link")
+			before, inside := linkState(runCommand("ip", "addr")), h.inside("-o link")
 			err := h.moveIn(tt.devices...)
 			if err == nil || !strings.Contains(err.Error(), tt.err) || tt.is != nil && !errors.Is(err, tt.is) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
-			if after := state(said("ip", "addr")); after != before {
+			if after := linkState(runCommand("ip", "addr")); after != before {
 				t.Errorf("the host has\n%s\nand had\n%s", after, before)
 			}
 			if after := h.inside("-o link"); after != inside {
@@ -199,11 +199,11 @@ func TestMoveInHalf(t *testing.T) {
 	if out := h.inside("link add eth2 type bridge"); out != "" {
 		t.Fatal(out)
 	}
-	before, inside := state(said("ip", "addr")), h.inside("-o link")
+	before, inside := linkState(runCommand("ip", "addr")), h.inside("-o link")
 	if err := tr.moveAllOrNone(list); err == nil || err.Error() != "move network device enp2: file exists" {
 		t.Errorf("error %v", err)
 	}
-	if after := state(said("ip", "addr")); after != before {
+	if after := linkState(runCommand("ip", "addr")); after != before {
 		t.Errorf("the host has\n%s\nand had\n%s", after, before)
 	}
 	if after := h.inside("-o link"); after != inside {
@@ -212,9 +212,9 @@ func TestMoveInHalf(t *testing.T) {
 	testutil.Must(t, n.Close())
 }
 
-// state leaves out what a link may say differently when it has been down: whether it
+// linkState leaves out what a link may say differently when it has been down: whether it
 // has noticed its peer, and its link-local address.
-func state(text string) string {
+func linkState(text string) string {
 	var kept []string
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, "fe80:") || strings.Contains(line, "valid_lft") {
@@ -248,7 +248,7 @@ func TestNumbered(t *testing.T) {
 		t.Fatal(out)
 	}
 	testutil.Must(t, h.moveIn(Device{"enp1", "net%d"}, Device{"enp2", "net%d"}))
-	if text := h.inside("-o link"); len(facts(text, "net0", "net1@", "net2@", "altname enp1", "altname enp2")) != 5 {
+	if text := h.inside("-o link"); len(findFacts(text, "net0", "net1@", "net2@", "altname enp1", "altname enp2")) != 5 {
 		t.Errorf("inside:\n%s", text)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// binaryCopy is a program of the test's own.
-func binaryCopy(t *testing.T) string {
+// copyBinary is a program of the test's own.
+func copyBinary(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("/bin/cat")
 	if err != nil {
@@ -29,7 +29,7 @@ func binaryCopy(t *testing.T) string {
 	return path
 }
 
-func open(t *testing.T, path string) *os.File {
+func openFile(t *testing.T, path string) *os.File {
 	t.Helper()
 	testutil.NeedRoot(t)
 	f, err := Open(path)
@@ -41,7 +41,7 @@ func open(t *testing.T, path string) *os.File {
 }
 
 func TestRuns(t *testing.T) {
-	f := open(t, binaryCopy(t))
+	f := openFile(t, copyBinary(t))
 	cmd := exec.Command(Path(f), "/proc/self/mountinfo", "/proc/self/comm")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -53,8 +53,8 @@ func TestRuns(t *testing.T) {
 }
 
 func TestMount(t *testing.T) {
-	path := binaryCopy(t)
-	open(t, path) // needs root
+	path := copyBinary(t)
+	openFile(t, path) // needs root
 	at := filepath.Join(t.TempDir(), "at")
 	if err := os.WriteFile(at, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -84,8 +84,8 @@ func TestMount(t *testing.T) {
 }
 
 func TestNobodyWrites(t *testing.T) {
-	path := binaryCopy(t)
-	f := open(t, path)
+	path := copyBinary(t)
+	f := openFile(t, path)
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil || st.Flags&unix.ST_RDONLY == 0 {
 		t.Errorf("flags of the mount %#x, %v: want a read-only one", st.Flags, err)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// compile builds an empty C program.
-func compile(t *testing.T, at string, flags ...string) {
+// compileInit builds an empty C program.
+func compileInit(t *testing.T, at string, flags ...string) {
 	t.Helper()
 	cc := exec.Command("cc", append(flags, "-x", "c", "-o", at, "-")...)
 	cc.Stdin = strings.NewReader("int main(void) { return 0; }")
@@ -29,8 +29,8 @@ func TestFind(t *testing.T) {
 		return path
 	}
 	empty, static, dynamic, unusable, directory := dir("empty"), dir("static"), dir("dynamic"), dir("unusable"), dir("directory")
-	compile(t, static+"/catatonit", "-static")
-	compile(t, dynamic+"/catatonit")
+	compileInit(t, static+"/catatonit", "-static")
+	compileInit(t, dynamic+"/catatonit")
 	for _, err := range []error{os.WriteFile(unusable+"/catatonit", []byte("x"), 0o644), os.Mkdir(directory+"/catatonit", 0o755)} {
 		if err != nil {
 			t.Fatal(err)

@@ -23,8 +23,8 @@ import (
 	"github.com/berth-gpu/berth/test/images/fake"
 )
 
-// saved is what docker save writes of one image, as entries of an archive.
-func saved(name string, tags []string, layer string) (entry map[string]any, files []oci.File) {
+// dockerSave is what docker save writes of one image, as entries of an archive.
+func dockerSave(name string, tags []string, layer string) (entry map[string]any, files []oci.File) {
 	data, err := io.ReadAll(oci.Tar(oci.File{Name: "which", Body: layer}))
 	if err != nil {
 		panic(err) // it is in memory
@@ -42,7 +42,7 @@ func manifestJSON(entries ...map[string]any) oci.File {
 	return oci.File{Name: "manifest.json", Body: string(data)}
 }
 
-func inFile(t *testing.T, name string, files ...oci.File) string {
+func writeArchive(t *testing.T, name string, files ...oci.File) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	data, err := io.ReadAll(oci.Tar(files...))
@@ -51,8 +51,8 @@ func inFile(t *testing.T, name string, files ...oci.File) string {
 	return path
 }
 
-// compressed are the ways to hand an archive on.
-func compressed(t *testing.T, path string) map[string]string {
+// compressEachWay are the ways to hand an archive on.
+func compressEachWay(t *testing.T, path string) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	testutil.Must(t, err)
@@ -73,12 +73,12 @@ func compressed(t *testing.T, path string) map[string]string {
 
 func TestDockerArchive(t *testing.T) {
 	testutil.NeedRoot(t)
-	a, filesA := saved("aaa", []string{"app:1", "registry.x:5000/team/app:one"}, "A")
-	b, filesB := saved("bbb", []string{"docker.io/library/other:2"}, "B")
+	a, filesA := dockerSave("aaa", []string{"app:1", "registry.x:5000/team/app:one"}, "A")
+	b, filesB := dockerSave("bbb", []string{"docker.io/library/other:2"}, "B")
 	b["Layers"] = []string{"ccc/layer.tar"}
 	link := oci.File{Name: "ccc/layer.tar", Type: tar.TypeSymlink, Link: "../bbb/layer.tar"}
-	archive := inFile(t, "two.tar", append(append(append(filesA, link), filesB...), manifestJSON(a, b))...)
-	for how, path := range compressed(t, archive) {
+	archive := writeArchive(t, "two.tar", append(append(append(filesA, link), filesB...), manifestJSON(a, b))...)
+	for how, path := range compressEachWay(t, archive) {
 		for _, tt := range []struct{ tag, which, fails string }{
 			{":app:1", "A", ""},
 			{":1", "A", ""},
@@ -113,7 +113,7 @@ func TestDockerArchive(t *testing.T) {
 
 func TestOCIArchive(t *testing.T) {
 	testutil.NeedRoot(t)
-	layout := write(t, sample("a", "A"), sample("b", "B"))
+	layout := write(t, sampleImage("a", "A"), sampleImage("b", "B"))
 	path := filepath.Join(t.TempDir(), "layout.tar")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	testutil.Must(t, err)
@@ -121,7 +121,7 @@ func TestOCIArchive(t *testing.T) {
 	testutil.Must(t, w.AddFS(os.DirFS(layout)))
 	testutil.Must(t, w.Close())
 	testutil.Must(t, f.Close())
-	for how, path := range compressed(t, path) {
+	for how, path := range compressEachWay(t, path) {
 		s := Store{Dir: t.TempDir()}
 		img, err := s.Open(t.Context(), "oci-archive:"+path+":b", Search{})
 		testutil.Must(t, err)
@@ -143,10 +143,10 @@ func TestOCIArchive(t *testing.T) {
 // An archive is known by what is in it, and one that is said to be of the other kind isn't
 // taken for broken.
 func TestArchiveKinds(t *testing.T) {
-	entry, files := saved("aaa", []string{"app:1"}, "A")
-	docker := inFile(t, "docker.tar", append(files, manifestJSON(entry))...)
-	layout := inFile(t, "oci.tar", oci.File{Name: layoutFile, Body: `{"imageLayoutVersion":"1.0.0"}`}, oci.File{Name: indexFile, Body: `{"schemaVersion":2,"manifests":[]}`})
-	other := inFile(t, "other.tar", files...)
+	entry, files := dockerSave("aaa", []string{"app:1"}, "A")
+	docker := writeArchive(t, "docker.tar", append(files, manifestJSON(entry))...)
+	layout := writeArchive(t, "oci.tar", oci.File{Name: layoutFile, Body: `{"imageLayoutVersion":"1.0.0"}`}, oci.File{Name: indexFile, Body: `{"schemaVersion":2,"manifests":[]}`})
+	other := writeArchive(t, "other.tar", files...)
 	text := filepath.Join(t.TempDir(), "text")
 	testutil.Must(t, os.WriteFile(text, []byte("text"), 0o600))
 	dir := t.TempDir()
@@ -182,7 +182,7 @@ func TestArchiveKinds(t *testing.T) {
 
 // Archives that lie lead nowhere outside of themselves.
 func TestArchiveHostile(t *testing.T) {
-	entry, files := saved("aaa", nil, "A")
+	entry, files := dockerSave("aaa", nil, "A")
 	change := func(key string, value any) oci.File {
 		e := map[string]any{"Config": entry["Config"], "Layers": entry["Layers"]}
 		e[key] = value
@@ -208,7 +208,7 @@ func TestArchiveHostile(t *testing.T) {
 		{"no layers", append(files, change("Layers", []string{})), "manifest has 0 layers"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Store{Dir: t.TempDir()}.Open(t.Context(), "docker-archive:"+inFile(t, "x.tar", tt.files...), Search{})
+			_, err := Store{Dir: t.TempDir()}.Open(t.Context(), "docker-archive:"+writeArchive(t, "x.tar", tt.files...), Search{})
 			if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, tt.says)
 			}
@@ -227,19 +227,19 @@ func TestArchiveHostile(t *testing.T) {
 // for another machine, too.
 func TestDockerArchiveLies(t *testing.T) {
 	testutil.NeedRoot(t)
-	entry, files := saved("aaa", nil, "A")
-	_, other := saved("bbb", nil, "B")
+	entry, files := dockerSave("aaa", nil, "A")
+	_, other := dockerSave("bbb", nil, "B")
 	files[2].Body = other[2].Body
 	s := Store{Dir: t.TempDir()}
-	img, err := s.Open(t.Context(), "docker-archive:"+inFile(t, "x.tar", append(files, manifestJSON(entry))...), Search{})
+	img, err := s.Open(t.Context(), "docker-archive:"+writeArchive(t, "x.tar", append(files, manifestJSON(entry))...), Search{})
 	testutil.Must(t, err)
 	defer img.Close()
 	if _, err := s.Unpack(t.Context(), img, nil); err == nil || !strings.Contains(err.Error(), "as the image says") {
 		t.Errorf("error %v", err)
 	}
-	entry, files = saved("aaa", nil, "A")
+	entry, files = dockerSave("aaa", nil, "A")
 	files[0].Body = strings.Replace(files[0].Body, runtime.GOARCH, "s390x", 1)
-	_, err = s.Open(t.Context(), "docker-archive:"+inFile(t, "x.tar", append(files, manifestJSON(entry))...), Search{})
+	_, err = s.Open(t.Context(), "docker-archive:"+writeArchive(t, "x.tar", append(files, manifestJSON(entry))...), Search{})
 	if !errors.Is(err, ErrPlatform) || !strings.Contains(err.Error(), "image is for linux/s390x, and linux/"+runtime.GOARCH+" is wanted") {
 		t.Errorf("error %v", err)
 	}
@@ -247,7 +247,7 @@ func TestDockerArchiveLies(t *testing.T) {
 
 // FuzzArchive: whatever a file is, it is an image or an error.
 func FuzzArchive(f *testing.F) {
-	entry, files := saved("aaa", []string{"app:1"}, "A")
+	entry, files := dockerSave("aaa", []string{"app:1"}, "A")
 	data, err := io.ReadAll(oci.Tar(append(files, manifestJSON(entry))...))
 	if err != nil {
 		f.Fatal(err)

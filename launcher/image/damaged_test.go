@@ -20,7 +20,7 @@ func TestDamagedNames(t *testing.T) {
 		"empty": "", "zeros": strings.Repeat("\x00", 300), "cut off": `{"version":1,"name":"x`, "without a manifest": `{"version":1,"name":"x"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := stock(t)
+			s := fillStore(t)
 			file := s.recordPath(s.one, thisPlatform(t).String())
 			testutil.Must(t, os.WriteFile(file, []byte(data), 0o600))
 			if diff := cmp.Diff([]string{s.two}, s.images(t)); diff != "" {
@@ -37,7 +37,7 @@ func TestDamagedNames(t *testing.T) {
 			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("it is still there: %v", err)
 			}
-			_, err = get(t, s.Store, s.one, Search{})
+			_, err = pullAndUnpack(t, s.Store, s.one, Search{})
 			testutil.Must(t, err)
 			if got := s.images(t); len(got) != 2 {
 				t.Errorf("pulled again: %q", got)
@@ -45,7 +45,7 @@ func TestDamagedNames(t *testing.T) {
 		})
 	}
 	t.Run("a later berth's", func(t *testing.T) {
-		s := stock(t)
+		s := fillStore(t)
 		file := filepath.Join(s.namesDir(), "00.json")
 		testutil.Must(t, os.WriteFile(file, []byte(`{"version":2,"manifest":7}`), 0o600))
 		if _, err := s.Prune(Selection{Tasks: s.tasks}); err == nil {

@@ -30,8 +30,8 @@ import (
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
-// one unpacks an image of one layer, and returns its directory.
-func one(t *testing.T, files ...oci.File) (string, error) {
+// unpackFiles unpacks an image of one layer, and returns its directory.
+func unpackFiles(t *testing.T, files ...oci.File) (string, error) {
 	t.Helper()
 	dirs, err := unpack(t, Store{Dir: t.TempDir()}, write(t, oci.Image{Layers: []oci.Layer{{Tar: oci.Tar(files...)}}}))
 	if err != nil {
@@ -98,7 +98,7 @@ func TestUnpackOddEntries(t *testing.T) {
 		{name: "devices", files: []oci.File{{Name: "a", Type: tar.TypeBlock, Major: 8}, {Name: "b", Type: tar.TypeChar}, {Name: "c", Type: tar.TypeChar, Major: 1, Minor: 3}}, want: nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := one(t, tt.files...)
+			got, err := unpackFiles(t, tt.files...)
 			if tt.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.fails) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 900 {
 					t.Errorf("error %v, want a line with %q", err, tt.fails)
@@ -108,10 +108,10 @@ func TestUnpackOddEntries(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, list(t, got)); diff != "" {
+			if diff := cmp.Diff(tt.want, listTree(t, got)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			for _, line := range list(t, got) {
+			for _, line := range listTree(t, got) {
 				name, _, _ := strings.Cut(line, " ")
 				if hides := xattr(filepath.Join(got, name), "trusted.overlay.opaque") == "y"; hides != slices.Contains(tt.opaque, name) {
 					t.Errorf("%s hides what is below: %v", name, hides)
@@ -147,13 +147,13 @@ func TestUnpackAttributes(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", path, diff)
 		}
 	}
-	if got := list(t, dirs[0])[0]; got != "d dgrwx--x--x 0:0" {
+	if got := listTree(t, dirs[0])[0]; got != "d dgrwx--x--x 0:0" {
 		t.Errorf("inherited directory is %s", got)
 	}
 }
 
-// packed makes a layout whose one layer is this archive, gzipped.
-func packed(t *testing.T, archive io.Reader) string {
+// writeGzipLayer makes a layout whose one layer is this archive, gzipped.
+func writeGzipLayer(t *testing.T, archive io.Reader) string {
 	t.Helper()
 	return write(t, oci.Image{Layers: []oci.Layer{{Tar: archive, Compression: "gzip"}}})
 }
@@ -180,12 +180,12 @@ func TestUnpackBombs(t *testing.T) {
 		{"a size that isn't there", header(1 << 62), "more than the 67108864 bytes"},
 		{"what follows the end", io.MultiReader(&empty, zeros(3*limit)), "larger than what a layer may have"},
 		{"holes", sparse(t, 1<<40), "more than the 67108864 bytes"},
-		{"directories that no entry describes", oci.Tar(deepest(20)...), "more than the 67108864 bytes"},
-		{"many empty files", many(limit / 4096), "more than the 67108864 bytes"},
+		{"directories that no entry describes", oci.Tar(makeDeepFiles(20)...), "more than the 67108864 bytes"},
+		{"many empty files", makeEmptyFiles(limit / 4096), "more than the 67108864 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := Store{Dir: t.TempDir(), MaxLayer: limit}
-			if _, err := unpack(t, s, packed(t, tt.archive)); err == nil || !strings.Contains(err.Error(), tt.says) {
+			if _, err := unpack(t, s, writeGzipLayer(t, tt.archive)); err == nil || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("error %v, want %q", err, tt.says)
 			}
 			if left := CountSize(s.Dir); left > 0 {
@@ -195,8 +195,8 @@ func TestUnpackBombs(t *testing.T) {
 	}
 }
 
-// deepest are files with a thousand directories of their own each.
-func deepest(n int) (files []oci.File) {
+// makeDeepFiles are files with a thousand directories of their own each.
+func makeDeepFiles(n int) (files []oci.File) {
 	for i := range n {
 		files = append(files, oci.File{Name: strings.Repeat(fmt.Sprintf("%c/", 'a'+i), 1000) + "f"})
 	}
@@ -221,8 +221,8 @@ func sparse(t *testing.T, size int64) io.Reader {
 	return bytes.NewReader(out)
 }
 
-// many is an archive of n empty files in directories of a thousand.
-func many(n int) io.Reader {
+// makeEmptyFiles is an archive of n empty files in directories of a thousand.
+func makeEmptyFiles(n int) io.Reader {
 	r, w := io.Pipe()
 	go func() {
 		a := tar.NewWriter(w)
@@ -246,7 +246,7 @@ func TestUnpackSparse(t *testing.T) {
 		testutil.Must(t, errors.Join(err, f.Close()))
 		out, err := exec.Command("tar", "-C", dir, "--sparse", "--format", format, "-cf", "-", "f").Output()
 		testutil.Must(t, err)
-		dirs, err := unpack(t, Store{Dir: t.TempDir()}, packed(t, bytes.NewReader(out)))
+		dirs, err := unpack(t, Store{Dir: t.TempDir()}, writeGzipLayer(t, bytes.NewReader(out)))
 		testutil.Must(t, err)
 		got, err := os.ReadFile(filepath.Join(dirs[0], "f"))
 		if want := append(make([]byte, 4<<20), "end"...); err != nil || !bytes.Equal(got, want) {
@@ -265,7 +265,7 @@ func TestUnpackMany(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=0,size=8g"))
 	t.Cleanup(func() { testutil.Must(t, unix.Unmount(dir, 0)) })
-	dirs, err := unpack(t, Store{Dir: dir}, write(t, oci.Image{Layers: []oci.Layer{{Tar: many(1000*thousands - 1)}}}))
+	dirs, err := unpack(t, Store{Dir: dir}, write(t, oci.Image{Layers: []oci.Layer{{Tar: makeEmptyFiles(1000*thousands - 1)}}}))
 	testutil.Must(t, err)
 	names, err := os.ReadDir(dirs[0])
 	testutil.Must(t, err)
@@ -282,7 +282,7 @@ func TestUnpackMany(t *testing.T) {
 func TestUnpackDeep(t *testing.T) {
 	testutil.NeedRoot(t)
 	deep := strings.Repeat("d/", 2000) + "f"
-	dir, err := one(t, oci.File{Name: deep, Body: "x"})
+	dir, err := unpackFiles(t, oci.File{Name: deep, Body: "x"})
 	testutil.Must(t, err)
 	root, err := os.OpenRoot(dir)
 	testutil.Must(t, err)
@@ -306,7 +306,7 @@ func TestUnpackKindsChange(t *testing.T) {
 	testutil.Must(t, unix.Mount("overlay", at, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(dirs, ":")))
 	t.Cleanup(func() { testutil.Must(t, unix.Unmount(at, 0)) })
 	want := []string{"a drwxr-xr-x 0:0", "a/new -rw-r--r-- 0:0", "b Lrwxrwxrwx 0:0", "c drwxr-xr-x 0:0", "c/new -rw-r--r-- 0:0"}
-	if diff := cmp.Diff(want, list(t, at)); diff != "" {
+	if diff := cmp.Diff(want, listTree(t, at)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -317,7 +317,7 @@ func TestUnpackBroken(t *testing.T) {
 	whole, err := io.ReadAll(oci.Tar(oci.File{Name: "a", Body: strings.Repeat("x", 5000)}))
 	testutil.Must(t, err)
 	for name, data := range map[string][]byte{
-		"noise": []byte(noise(1, 4096)), "cut off": whole[:3000], "half a header": whole[:100], "a gzip header": {0x1f, 0x8b}, "a zstd header": {0x28, 0xb5, 0x2f, 0xfd},
+		"noise": []byte(makeNoise(1, 4096)), "cut off": whole[:3000], "half a header": whole[:100], "a gzip header": {0x1f, 0x8b}, "a zstd header": {0x28, 0xb5, 0x2f, 0xfd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := write(t, oci.Image{Layers: []oci.Layer{{Tar: bytes.NewReader(data)}}})
@@ -375,7 +375,7 @@ func TestUnpackAsContainerd(t *testing.T) {
 			return // what is refused is in another test
 		}
 		both++
-		if diff := cmp.Diff(described(t, theirs), described(t, ours)); diff != "" {
+		if diff := cmp.Diff(describeTree(t, theirs), describeTree(t, ours)); diff != "" {
 			rt.Fatalf("-containerd +ours:\n%s", diff)
 		}
 	})
@@ -398,9 +398,9 @@ func becomesLink(files []oci.File) bool {
 	return false
 }
 
-// described is list with contents, targets and times.
-func described(t *testing.T, dir string) (lines []string) {
-	for _, line := range list(t, dir) {
+// describeTree is list with contents, targets and times.
+func describeTree(t *testing.T, dir string) (lines []string) {
+	for _, line := range listTree(t, dir) {
 		name, _, _ := strings.Cut(line, " ")
 		file := filepath.Join(dir, name)
 		fi, err := os.Lstat(file)
@@ -459,7 +459,7 @@ func FuzzUnpack(f *testing.F) {
 			}
 			done()
 		}
-		got := append(list(t, outside), list(t, filepath.Join(dir, "in"))[0])
+		got := append(listTree(t, outside), listTree(t, filepath.Join(dir, "in"))[0])
 		if want := []string{"secret -rw------- 0:0", "side drwxr-xr-x 0:0"}; !slices.Equal(got, want) {
 			t.Errorf("outside is %q", got)
 		}

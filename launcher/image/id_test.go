@@ -10,7 +10,7 @@ import (
 
 // What was pulled can be run by its id, and a name that is one's goes before.
 func TestOpenByID(t *testing.T) {
-	s := stock(t)
+	s := fillStore(t)
 	list, err := s.List()
 	testutil.Must(t, err)
 	ids := map[string]string{}

@@ -24,8 +24,8 @@ import (
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
-// sample is an image with a single file that tells it from others.
-func sample(tag, content string) oci.Image {
+// sampleImage is an image with a single file that tells it from others.
+func sampleImage(tag, content string) oci.Image {
 	return oci.Image{
 		Tag:    tag,
 		Config: ispec.ImageConfig{Env: []string{"WHICH=" + content}},
@@ -43,12 +43,12 @@ func write(t *testing.T, images ...oci.Image) string {
 }
 
 func TestOpen(t *testing.T) {
-	one := write(t, sample("", "one"))
-	two := write(t, sample("a", "A"), sample("repo/b:1", "B"))
-	foreign := sample("x", "X")
+	one := write(t, sampleImage("", "one"))
+	two := write(t, sampleImage("a", "A"), sampleImage("repo/b:1", "B"))
+	foreign := sampleImage("x", "X")
 	foreign.Arch = "s390x"
 	alien := write(t, foreign)
-	both := write(t, sample("m", "native"), foreign)
+	both := write(t, sampleImage("m", "native"), foreign)
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "usr"), 0o755); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestOpen(t *testing.T) {
 
 // An index may hold indexes, and lies.
 func TestOpenIndexes(t *testing.T) {
-	dir := write(t, sample("", "inner"))
+	dir := write(t, sampleImage("", "inner"))
 	var top ispec.Index
 	data, err := os.ReadFile(filepath.Join(dir, "index.json"))
 	if err == nil {
@@ -165,7 +165,7 @@ func TestOpenStaysInside(t *testing.T) {
 			}, inroot.ErrNotRegular},
 		} {
 			t.Run(replaced+" "+tt.name, func(t *testing.T) {
-				dir := write(t, sample("", "inside"))
+				dir := write(t, sampleImage("", "inside"))
 				file := filepath.Join(dir, fileOf(t, dir, replaced))
 				original := filepath.Join(t.TempDir(), "original")
 				testutil.Must(t, os.Rename(file, original))
@@ -237,12 +237,12 @@ func TestUnpack(t *testing.T) {
 			want := []string{
 				"d drwxr-x--- 7:8", "d/file -rwsr-xr-x 1:2", "d/hard -rwsr-xr-x 1:2", "d/soft Lrwxrwxrwx 0:0",
 			}
-			if diff := cmp.Diff(want, list(t, lower)); diff != "" {
+			if diff := cmp.Diff(want, listTree(t, lower)); diff != "" {
 				t.Errorf("lower layer (-want +got):\n%s", diff)
 			}
 			// The directory that the upper layer doesn't describe looks as it did.
 			want = []string{"d drwxr-x--- 7:8", "d/file Dc--------- 0:0", "d/new -rw-r--r-- 0:0", "e drwxr-xr-x 0:0"}
-			if diff := cmp.Diff(want, list(t, upper)); diff != "" {
+			if diff := cmp.Diff(want, listTree(t, upper)); diff != "" {
 				t.Errorf("upper layer (-want +got):\n%s", diff)
 			}
 			if a, b := inode(t, lower+"/d/file"), inode(t, lower+"/d/hard"); a != b {
@@ -302,11 +302,11 @@ func TestUnpackHostile(t *testing.T) {
 					files[i].Link = "/" + files[i].Link
 				}
 			}
-			before := list(t, outside)
+			before := listTree(t, outside)
 			store := Store{Dir: filepath.Join(t.TempDir(), "a/b/c/store")}
 			// Whether such a layer is refused or unpacked inside doesn't matter here.
 			dirs, err := unpack(t, store, write(t, oci.Image{Layers: []oci.Layer{{Tar: oci.Tar(files...)}}}))
-			if diff := cmp.Diff(before, list(t, outside)); diff != "" {
+			if diff := cmp.Diff(before, listTree(t, outside)); diff != "" {
 				t.Errorf("outside changed (-before +after):\n%s", diff)
 			}
 			if got, err := os.ReadFile(filepath.Join(outside, "secret")); err != nil || string(got) != "kept" {
@@ -316,7 +316,7 @@ func TestUnpackHostile(t *testing.T) {
 				t.Error("outside was marked opaque")
 			}
 			if err == nil {
-				for _, line := range list(t, dirs[0]) {
+				for _, line := range listTree(t, dirs[0]) {
 					if tt.name == "device" && strings.Contains(line, " D") {
 						t.Errorf("device node was made: %s", line)
 					}
@@ -358,7 +358,7 @@ func TestUnpackCorrupt(t *testing.T) {
 		}, "not a regular file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := write(t, sample("", strings.Repeat("content", 1000)))
+			dir := write(t, sampleImage("", strings.Repeat("content", 1000)))
 			img, err := Open(dir)
 			if err != nil {
 				t.Fatal(err)
@@ -370,7 +370,7 @@ func TestUnpackCorrupt(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), string(blob.Digest)) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("error %v, want one that names %s", err, blob.Digest)
 			}
-			if left := list(t, store.Dir); len(left) > 1 { // the directory of the algorithm
+			if left := listTree(t, store.Dir); len(left) > 1 { // the directory of the algorithm
 				t.Errorf("left behind: %v", left)
 			}
 		})
@@ -380,7 +380,7 @@ func TestUnpackCorrupt(t *testing.T) {
 // The content is checked too: a blob that is right, of an image that lies.
 func TestUnpackWrongContent(t *testing.T) {
 	testutil.NeedRoot(t)
-	img, err := Open(write(t, sample("", "x")))
+	img, err := Open(write(t, sampleImage("", "x")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +392,7 @@ func TestUnpackWrongContent(t *testing.T) {
 
 func TestUnpackTooLarge(t *testing.T) {
 	testutil.NeedRoot(t)
-	dir := write(t, sample("", strings.Repeat("x", 1<<20)))
+	dir := write(t, sampleImage("", strings.Repeat("x", 1<<20)))
 	if _, err := unpack(t, Store{Dir: t.TempDir(), MaxLayer: 1 << 19}, dir); err == nil || !strings.Contains(err.Error(), "more than the 524288 bytes") {
 		t.Errorf("error %v", err)
 	}
@@ -401,7 +401,7 @@ func TestUnpackTooLarge(t *testing.T) {
 // Knowing a layer's digests doesn't give its files to who hasn't the layer.
 func TestUnpackNeedsTheLayer(t *testing.T) {
 	testutil.NeedRoot(t)
-	secret := func() oci.Image { return sample("", strings.Repeat("secret", 1000)) }
+	secret := func() oci.Image { return sampleImage("", strings.Repeat("secret", 1000)) }
 	for _, tt := range []struct {
 		name   string
 		change func(t *testing.T, dir string, img *Image)
@@ -415,7 +415,7 @@ func TestUnpackNeedsTheLayer(t *testing.T) {
 			patch(t, dir, img.layers[0].blob, func(b []byte) []byte { return make([]byte, len(b)) })
 		}, true},
 		{"a blob that is right, of another layer", func(t *testing.T, dir string, img *Image) {
-			mine, err := Open(write(t, sample("", "mine")))
+			mine, err := Open(write(t, sampleImage("", "mine")))
 			testutil.Must(t, err)
 			img.origin, img.layers[0].blob = mine.origin, mine.layers[0].blob
 		}, true},
@@ -442,7 +442,7 @@ func TestUnpackNeedsTheLayer(t *testing.T) {
 // A layer is read once for each file that holds it.
 func TestUnpackReadsOnce(t *testing.T) {
 	testutil.NeedRoot(t)
-	store, dir := Store{Dir: t.TempDir()}, write(t, sample("", "x"))
+	store, dir := Store{Dir: t.TempDir()}, write(t, sampleImage("", "x"))
 	read := func() (n int64) {
 		img, err := Open(dir)
 		testutil.Must(t, err)
@@ -499,7 +499,7 @@ func TestUnpackSweeps(t *testing.T) {
 		t.Fatal(held, err)
 	}
 	defer held.Close()
-	if _, err := unpack(t, store, write(t, sample("", "x"))); err != nil {
+	if _, err := unpack(t, store, write(t, sampleImage("", "x"))); err != nil {
 		t.Fatal(err)
 	}
 	if pathExists(dead) || !pathExists(living) {
@@ -509,7 +509,7 @@ func TestUnpackSweeps(t *testing.T) {
 
 func TestUnpackOnce(t *testing.T) {
 	testutil.NeedRoot(t)
-	dir := write(t, sample("", strings.Repeat("x", 1<<20)))
+	dir := write(t, sampleImage("", strings.Repeat("x", 1<<20)))
 	store := Store{Dir: t.TempDir()}
 	var mu sync.Mutex
 	var read int64
@@ -547,7 +547,7 @@ func TestUnpackOnce(t *testing.T) {
 // Waiting for another task's unpacking can be interrupted.
 func TestUnpackInterrupted(t *testing.T) {
 	testutil.NeedRoot(t)
-	img, err := Open(write(t, sample("", "x")))
+	img, err := Open(write(t, sampleImage("", "x")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -569,8 +569,8 @@ func TestUnpackInterrupted(t *testing.T) {
 	}
 }
 
-// list says mode and owner of everything in dir.
-func list(t *testing.T, dir string) []string {
+// listTree says mode and owner of everything in dir.
+func listTree(t *testing.T, dir string) []string {
 	t.Helper()
 	var lines []string
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {

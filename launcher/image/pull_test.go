@@ -23,8 +23,8 @@ import (
 	"github.com/berth-gpu/berth/test/images/fake"
 )
 
-// noise doesn't compress, so that a blob is as large as its content.
-func noise(seed, size int) string {
+// makeNoise doesn't compress, so that a blob is as large as its content.
+func makeNoise(seed, size int) string {
 	b := make([]byte, size)
 	x := uint64(seed)*2654435761 + 1
 	for i := range b {
@@ -36,23 +36,23 @@ func noise(seed, size int) string {
 	return string(b)
 }
 
-// large is an image of n layers of 256 KiB.
-func large(tag string, n int) oci.Image {
+// makeLargeImage is an image of n layers of 256 KiB.
+func makeLargeImage(tag string, n int) oci.Image {
 	img := oci.Image{Tag: tag}
 	for i := range n {
-		img.Layers = append(img.Layers, oci.Layer{Compression: "gzip", Tar: oci.Tar(oci.File{Name: fmt.Sprintf("dir/file%d", i), Body: noise(i+len(tag), 256<<10)})})
+		img.Layers = append(img.Layers, oci.Layer{Compression: "gzip", Tar: oci.Tar(oci.File{Name: fmt.Sprintf("dir/file%d", i), Body: makeNoise(i+len(tag), 256<<10)})})
 	}
 	return img
 }
 
-func get(t *testing.T, s Store, name string, how Search) ([]string, error) {
+func pullAndUnpack(t *testing.T, s Store, name string, how Search) ([]string, error) {
 	t.Helper()
-	return getWith(t.Context(), s, name, how, nil)
+	return pullAndUnpackWith(t.Context(), s, name, how, nil)
 }
 
-// getWith does as berth does: what has to be pulled is pulled by one that connects with
+// pullAndUnpackWith does as berth does: what has to be pulled is pulled by one that connects with
 // registries, and found by one that doesn't.
-func getWith(ctx context.Context, s Store, name string, how Search, report func(Progress)) ([]string, error) {
+func pullAndUnpackWith(ctx context.Context, s Store, name string, how Search, report func(Progress)) ([]string, error) {
 	img, err := s.Open(ctx, "docker://"+name, how)
 	if errors.Is(err, ErrPullNeeded) {
 		if err := pull(ctx, s, name, how, report); err != nil {
@@ -69,7 +69,7 @@ func getWith(ctx context.Context, s Store, name string, how Search, report func(
 }
 
 func pull(ctx context.Context, s Store, name string, how Search, report func(Progress)) error {
-	img, err := s.Open(ctx, "docker://"+name, online(how))
+	img, err := s.Open(ctx, "docker://"+name, withRegistries(how))
 	if err != nil {
 		return err
 	}
@@ -78,17 +78,17 @@ func pull(ctx context.Context, s Store, name string, how Search, report func(Pro
 	return err
 }
 
-// online connects with registries.
-func online(how Search) Search {
+// withRegistries connects with registries.
+func withRegistries(how Search) Search {
 	how.Connect = func(ctx context.Context, n registry.Name) (Repository, error) {
 		return resolver.Open(ctx, registry.Access{}, n)
 	}
 	return how
 }
 
-// blobs are the requests for blobs among those that a registry saw: all, and those
+// blobRequests are the requests for blobs among those that a registry saw: all, and those
 // that began in the middle.
-func blobs(seen []string) (all, ranged []string) {
+func blobRequests(seen []string) (all, ranged []string) {
 	for _, s := range seen {
 		if strings.Contains(s, "/blobs/") {
 			all = append(all, s)
@@ -100,15 +100,15 @@ func blobs(seen []string) (all, ranged []string) {
 	return all, ranged
 }
 
-// whole fails unless the layers have exactly the files of large.
-func whole(t *testing.T, dirs []string, n, seed int) {
+// expectLargeLayers fails unless the layers have exactly the files of large.
+func expectLargeLayers(t *testing.T, dirs []string, n, seed int) {
 	t.Helper()
 	if len(dirs) != n {
 		t.Fatalf("%d layers, want %d", len(dirs), n)
 	}
 	for i := range n {
 		path := filepath.Join(dirs[n-1-i], fmt.Sprintf("dir/file%d", i))
-		if data, err := os.ReadFile(path); err != nil || string(data) != noise(i+seed, 256<<10) {
+		if data, err := os.ReadFile(path); err != nil || string(data) != makeNoise(i+seed, 256<<10) {
 			t.Errorf("layer %d has %d bytes, %v", i, len(data), err)
 		}
 	}
@@ -116,39 +116,39 @@ func whole(t *testing.T, dirs []string, n, seed int) {
 
 func TestPull(t *testing.T) {
 	testutil.NeedRoot(t)
-	r := fake.Serve(t, write(t, large("1", 5), large("two", 2)))
+	r := fake.Serve(t, write(t, makeLargeImage("1", 5), makeLargeImage("two", 2)))
 	s := Store{Dir: t.TempDir()}
 	name := r.Host + "/team/app:1"
-	if _, err := get(t, s, name, Search{Pull: Never}); !errors.Is(err, ErrNotHere) {
+	if _, err := pullAndUnpack(t, s, name, Search{Pull: Never}); !errors.Is(err, ErrNotHere) {
 		t.Errorf("error %v, want %v", err, ErrNotHere)
 	}
-	dirs, err := get(t, s, name, Search{})
+	dirs, err := pullAndUnpack(t, s, name, Search{})
 	testutil.Must(t, err)
-	whole(t, dirs, 5, 1)
-	if all, _ := blobs(r.Seen()); len(all) != 6 {
+	expectLargeLayers(t, dirs, 5, 1)
+	if all, _ := blobRequests(r.Seen()); len(all) != 6 {
 		t.Errorf("blobs were asked for %d times, want once each, and the configuration: %v", len(all), all)
 	}
 	for _, tt := range []struct {
 		pull     Pull
 		requests int
 	}{{Missing, 0}, {Never, 0}, {Always, 3}} { // TLS is tried first, which isn't seen
-		again, err := get(t, s, name, Search{Pull: tt.pull})
+		again, err := pullAndUnpack(t, s, name, Search{Pull: tt.pull})
 		if err != nil || !slices.Equal(again, dirs) {
 			t.Errorf("%s: %v, %v", tt.pull, again, err)
 		}
 		seen := r.Seen()
-		if all, _ := blobs(seen); len(all) != 0 || len(seen) > tt.requests {
+		if all, _ := blobRequests(seen); len(all) != 0 || len(seen) > tt.requests {
 			t.Errorf("%s: the registry was asked for %v", tt.pull, seen)
 		}
 	}
 	for _, near := range []string{"/team/app:11", "/team/app:12"} {
 		for _, pull := range []Pull{Missing, Never} {
-			if _, err := get(t, s, r.Host+near, Search{Pull: pull}); err == nil || !strings.Contains(err.Error(), "(did you mean "+name+"?)") {
+			if _, err := pullAndUnpack(t, s, r.Host+near, Search{Pull: pull}); err == nil || !strings.Contains(err.Error(), "(did you mean "+name+"?)") {
 				t.Errorf("%s, %s: %v, without the name that is near", near, pull, err)
 			}
 		}
 	}
-	if parts := find1(t, s.Dir, "part-"); len(parts) > 0 {
+	if parts := findFiles(t, s.Dir, "part-"); len(parts) > 0 {
 		t.Errorf("compressed blobs were left: %v", parts)
 	}
 	list, err := s.List()
@@ -157,8 +157,8 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// find1 are the names below a directory that hold a word.
-func find1(t *testing.T, dir, word string) (found []string) {
+// findFiles are the names below a directory that hold a word.
+func findFiles(t *testing.T, dir, word string) (found []string) {
 	t.Helper()
 	testutil.Must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if strings.Contains(filepath.Base(path), word) {
@@ -171,12 +171,12 @@ func find1(t *testing.T, dir, word string) (found []string) {
 
 func TestPullPlatform(t *testing.T) {
 	testutil.NeedRoot(t)
-	dir := write(t, sample("m", "native"))
-	other := sample("s", "foreign")
+	dir := write(t, sampleImage("m", "native"))
+	other := sampleImage("s", "foreign")
 	other.Arch = "s390x"
 	foreign := write(t, other)
 	testutil.Must(t, os.CopyFS(filepath.Join(dir, "blobs"), os.DirFS(filepath.Join(foreign, "blobs"))))
-	index, err := oci.WriteBlob(dir, ispec.MediaTypeImageIndex, ispec.Index{MediaType: ispec.MediaTypeImageIndex, Manifests: append(entries(t, dir), entries(t, foreign)...)})
+	index, err := oci.WriteBlob(dir, ispec.MediaTypeImageIndex, ispec.Index{MediaType: ispec.MediaTypeImageIndex, Manifests: append(readIndex(t, dir), readIndex(t, foreign)...)})
 	testutil.Must(t, err)
 	index.Annotations = map[string]string{ispec.AnnotationRefName: "1"}
 	testutil.Must(t, oci.WriteIndex(dir, []ispec.Descriptor{index}))
@@ -184,7 +184,7 @@ func TestPullPlatform(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	for platform, which := range map[string]string{"": "native", "linux/s390x": "foreign", "s390x": "foreign"} {
 		for range 2 { // pulled, and then of the store
-			img, err := s.Open(t.Context(), r.Host+"/app:1", online(Search{Platform: platform}))
+			img, err := s.Open(t.Context(), r.Host+"/app:1", withRegistries(Search{Platform: platform}))
 			testutil.Must(t, err)
 			_, err = s.Unpack(t.Context(), img, nil)
 			testutil.Must(t, err)
@@ -200,7 +200,7 @@ func TestPullPlatform(t *testing.T) {
 	if list, err := s.List(); err != nil || len(list) != 2 || list[0].Broken || list[1].Broken {
 		t.Errorf("after a prune: %+v, %v", list, err)
 	}
-	if _, err := s.Open(t.Context(), r.Host+"/app:1", online(Search{Platform: "linux/riscv64"})); err == nil || !strings.Contains(err.Error(), "no image for linux/riscv64; there are: ") {
+	if _, err := s.Open(t.Context(), r.Host+"/app:1", withRegistries(Search{Platform: "linux/riscv64"})); err == nil || !strings.Contains(err.Error(), "no image for linux/riscv64; there are: ") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := s.Open(t.Context(), r.Host+"/app:1", Search{Platform: "a/b/c/d"}); err == nil {
@@ -208,7 +208,7 @@ func TestPullPlatform(t *testing.T) {
 	}
 }
 
-func entries(t *testing.T, dir string) []ispec.Descriptor {
+func readIndex(t *testing.T, dir string) []ispec.Descriptor {
 	t.Helper()
 	var index ispec.Index
 	data, err := os.ReadFile(filepath.Join(dir, "index.json"))
@@ -223,12 +223,12 @@ func entries(t *testing.T, dir string) []ispec.Descriptor {
 // Connections that break are made again, and go on where they ended.
 func TestPullBrokenConnections(t *testing.T) {
 	testutil.NeedRoot(t)
-	r := fake.Serve(t, write(t, large("1", 2)))
+	r := fake.Serve(t, write(t, makeLargeImage("1", 2)))
 	r.Change(func(r *fake.Registry) { r.CutAfter = 100 << 10 })
-	dirs, err := get(t, Store{Dir: t.TempDir()}, r.Host+"/app:1", Search{})
+	dirs, err := pullAndUnpack(t, Store{Dir: t.TempDir()}, r.Host+"/app:1", Search{})
 	testutil.Must(t, err)
-	whole(t, dirs, 2, 1)
-	if all, ranged := blobs(r.Seen()); len(ranged) != 4 || len(all) != 7 {
+	expectLargeLayers(t, dirs, 2, 1)
+	if all, ranged := blobRequests(r.Seen()); len(ranged) != 4 || len(all) != 7 {
 		t.Errorf("%d requests, %d of them for the rest: %v", len(all), len(ranged), all)
 	}
 }
@@ -236,25 +236,25 @@ func TestPullBrokenConnections(t *testing.T) {
 // So they do with a registry that can't begin in the middle.
 func TestPullNoRanges(t *testing.T) {
 	testutil.NeedRoot(t)
-	r := fake.Serve(t, write(t, large("1", 1)))
+	r := fake.Serve(t, write(t, makeLargeImage("1", 1)))
 	r.Change(func(r *fake.Registry) { r.NoRanges, r.CutAfter, r.Cuts = true, 200<<10, 1 })
-	dirs, err := get(t, Store{Dir: t.TempDir()}, r.Host+"/app:1", Search{})
+	dirs, err := pullAndUnpack(t, Store{Dir: t.TempDir()}, r.Host+"/app:1", Search{})
 	testutil.Must(t, err)
-	whole(t, dirs, 1, 1)
+	expectLargeLayers(t, dirs, 1, 1)
 }
 
-// stop pulls until something of a layer has come, and ends as if it were killed.
-func stop(t *testing.T, r *fake.Registry, s Store, name string) {
+// interruptPull pulls until something of a layer has come, and ends as if it were killed.
+func interruptPull(t *testing.T, r *fake.Registry, s Store, name string) {
 	t.Helper()
 	hold := make(chan struct{})
 	r.Change(func(r *fake.Registry) { r.Hold = hold })
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("why")
 	go func() {
-		for len(find1(t, s.Dir, "part-")) == 0 && ctx.Err() == nil {
+		for len(findFiles(t, s.Dir, "part-")) == 0 && ctx.Err() == nil {
 			unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
 		}
-		for _, part := range find1(t, s.Dir, "part-") {
+		for _, part := range findFiles(t, s.Dir, "part-") {
 			for fi, err := os.Stat(part); err == nil && fi.Size() == 0; fi, err = os.Stat(part) {
 				unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
 			}
@@ -262,7 +262,7 @@ func stop(t *testing.T, r *fake.Registry, s Store, name string) {
 		cancel(why)
 	}()
 	r.Change(func(r *fake.Registry) { r.Hold = hold })
-	_, err := getWith(ctx, s, name, Search{}, nil)
+	_, err := pullAndUnpackWith(ctx, s, name, Search{}, nil)
 	close(hold)
 	r.Change(func(r *fake.Registry) { r.Hold = nil })
 	if !errors.Is(err, why) {
@@ -275,22 +275,22 @@ func stop(t *testing.T, r *fake.Registry, s Store, name string) {
 // unpacked meanwhile.
 func TestPullGoesOn(t *testing.T) {
 	testutil.NeedRoot(t)
-	r := fake.Serve(t, write(t, large("1", 1), large("two", 1)))
+	r := fake.Serve(t, write(t, makeLargeImage("1", 1), makeLargeImage("two", 1)))
 	s := Store{Dir: t.TempDir()}
 	name := r.Host + "/app:1"
 	keepConfiguration(t, s, name)
 	r.Seen()
-	stop(t, r, s, name)
+	interruptPull(t, r, s, name)
 	if list, err := s.List(); err != nil || len(list) != 0 {
 		t.Errorf("half an image is listed: %+v, %v", list, err)
 	}
-	_, err := get(t, s, r.Host+"/app:two", Search{})
+	_, err := pullAndUnpack(t, s, r.Host+"/app:two", Search{})
 	testutil.Must(t, err)
 	r.Seen()
-	dirs, err := get(t, s, name, Search{})
+	dirs, err := pullAndUnpack(t, s, name, Search{})
 	testutil.Must(t, err)
-	whole(t, dirs, 1, 1)
-	if all, ranged := blobs(r.Seen()); len(all) != 1 || len(ranged) != 1 {
+	expectLargeLayers(t, dirs, 1, 1)
+	if all, ranged := blobRequests(r.Seen()); len(all) != 1 || len(ranged) != 1 {
 		t.Errorf("asked for %v, want the rest of one blob", all)
 	}
 }
@@ -298,7 +298,7 @@ func TestPullGoesOn(t *testing.T) {
 // keepConfiguration reads what describes an image, so that only its layers are left.
 func keepConfiguration(t *testing.T, s Store, name string) {
 	t.Helper()
-	img, err := s.Open(t.Context(), "docker://"+name, online(Search{}))
+	img, err := s.Open(t.Context(), "docker://"+name, withRegistries(Search{}))
 	testutil.Must(t, err)
 	img.Close()
 }
@@ -317,23 +317,23 @@ func TestPullCorruptPart(t *testing.T) {
 		{"a whole one that is wrong", func([]byte) []byte { return nil }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := fake.Serve(t, write(t, large("1", 1)))
+			r := fake.Serve(t, write(t, makeLargeImage("1", 1)))
 			s := Store{Dir: t.TempDir()}
 			name := r.Host + "/app:1"
 			keepConfiguration(t, s, name)
-			stop(t, r, s, name)
-			part := find1(t, s.Dir, "part-")[0]
+			interruptPull(t, r, s, name)
+			part := findFiles(t, s.Dir, "part-")[0]
 			data, err := os.ReadFile(part)
 			testutil.Must(t, err)
 			if data = tt.change(data); data == nil {
-				img, err := s.Open(t.Context(), "docker://"+name, online(Search{}))
+				img, err := s.Open(t.Context(), "docker://"+name, withRegistries(Search{}))
 				testutil.Must(t, err)
 				data = make([]byte, img.layers[0].blob.Size)
 			}
 			testutil.Must(t, os.WriteFile(part, data, 0o600))
-			dirs, err := get(t, s, name, Search{})
+			dirs, err := pullAndUnpack(t, s, name, Search{})
 			testutil.Must(t, err)
-			whole(t, dirs, 1, 1)
+			expectLargeLayers(t, dirs, 1, 1)
 		})
 	}
 }
@@ -342,20 +342,20 @@ func TestPullCorruptPart(t *testing.T) {
 func TestPullCorrupt(t *testing.T) {
 	testutil.NeedRoot(t)
 	for times, good := range map[int]bool{1: true, 2: false} {
-		r := fake.Serve(t, write(t, large("1", 1)))
+		r := fake.Serve(t, write(t, makeLargeImage("1", 1)))
 		s := Store{Dir: t.TempDir()}
 		keepConfiguration(t, s, r.Host+"/app:1")
 		r.Change(func(r *fake.Registry) { r.Corrupt = times })
-		dirs, err := get(t, s, r.Host+"/app:1", Search{})
+		dirs, err := pullAndUnpack(t, s, r.Host+"/app:1", Search{})
 		if good {
 			testutil.Must(t, err)
-			whole(t, dirs, 1, 1)
+			expectLargeLayers(t, dirs, 1, 1)
 			continue
 		}
 		if !errors.Is(err, errCorrupt) || !strings.Contains(err.Error(), "sha256:") {
 			t.Errorf("error %v, want %v", err, errCorrupt)
 		}
-		if left := append(find1(t, s.Dir, "part-"), find1(t, s.Dir, "tmp")...); len(left) > 0 {
+		if left := append(findFiles(t, s.Dir, "part-"), findFiles(t, s.Dir, "tmp")...); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
 	}
@@ -372,31 +372,31 @@ func TestPullRepairsTheStore(t *testing.T) {
 		{"a layer's files are gone", func(t *testing.T, _ Store, dirs []string) { testutil.Must(t, os.RemoveAll(dirs[0])) }},
 		{"documents are gone", func(t *testing.T, s Store, _ []string) { testutil.Must(t, os.RemoveAll(filepath.Join(s.Dir, "blobs"))) }},
 		{"documents are corrupt", func(t *testing.T, s Store, _ []string) {
-			for _, file := range find1(t, filepath.Join(s.Dir, "blobs/sha256"), "") {
+			for _, file := range findFiles(t, filepath.Join(s.Dir, "blobs/sha256"), "") {
 				if fi, err := os.Stat(file); err == nil && fi.Mode().IsRegular() {
 					testutil.Must(t, os.WriteFile(file, []byte("{}"), 0o600))
 				}
 			}
 		}},
 		{"the name can't be read", func(t *testing.T, s Store, _ []string) {
-			for _, file := range find1(t, s.namesDir(), ".json") {
+			for _, file := range findFiles(t, s.namesDir(), ".json") {
 				testutil.Must(t, os.WriteFile(file, []byte("{"), 0o600))
 			}
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := fake.Serve(t, write(t, large("1", 2)))
+			r := fake.Serve(t, write(t, makeLargeImage("1", 2)))
 			s := Store{Dir: t.TempDir()}
-			dirs, err := get(t, s, r.Host+"/app:1", Search{})
+			dirs, err := pullAndUnpack(t, s, r.Host+"/app:1", Search{})
 			testutil.Must(t, err)
 			tt.spoil(t, s, dirs)
-			if _, err := get(t, s, r.Host+"/app:1", Search{Pull: Never}); err == nil {
+			if _, err := pullAndUnpack(t, s, r.Host+"/app:1", Search{Pull: Never}); err == nil {
 				t.Error("what isn't there was used without being fetched")
 			}
-			if dirs, err = get(t, s, r.Host+"/app:1", Search{}); err != nil {
+			if dirs, err = pullAndUnpack(t, s, r.Host+"/app:1", Search{}); err != nil {
 				t.Fatal(err)
 			}
-			whole(t, dirs, 2, 1)
+			expectLargeLayers(t, dirs, 2, 1)
 		})
 	}
 }
@@ -404,9 +404,9 @@ func TestPullRepairsTheStore(t *testing.T) {
 // An image that only names another's layer doesn't get it.
 func TestPullNeedsTheLayer(t *testing.T) {
 	testutil.NeedRoot(t)
-	theirs, mine := write(t, sample("1", "secret")), write(t, sample("1", "mine"))
+	theirs, mine := write(t, sampleImage("1", "secret")), write(t, sampleImage("1", "mine"))
 	s := Store{Dir: t.TempDir()}
-	_, err := get(t, s, fake.Serve(t, theirs).Host+"/app:1", Search{})
+	_, err := pullAndUnpack(t, s, fake.Serve(t, theirs).Host+"/app:1", Search{})
 	testutil.Must(t, err)
 	a, err := Open(theirs)
 	testutil.Must(t, err)
@@ -423,14 +423,14 @@ func TestPullNeedsTheLayer(t *testing.T) {
 	testutil.Must(t, err)
 	manifest.Annotations = map[string]string{ispec.AnnotationRefName: "1"}
 	testutil.Must(t, oci.WriteIndex(mine, []ispec.Descriptor{manifest}))
-	if dirs, err := get(t, s, fake.Serve(t, mine).Host+"/app:1", Search{}); err == nil || !strings.Contains(err.Error(), "as the image says") {
+	if dirs, err := pullAndUnpack(t, s, fake.Serve(t, mine).Host+"/app:1", Search{}); err == nil || !strings.Contains(err.Error(), "as the image says") {
 		t.Errorf("was given %v, %v", dirs, err)
 	}
 }
 
 // A registry that gives something else than what was asked for by its digest.
 func TestPullLies(t *testing.T) {
-	dir := write(t, sample("1", "one"))
+	dir := write(t, sampleImage("1", "one"))
 	img, err := Open(dir)
 	testutil.Must(t, err)
 	r := fake.Serve(t, dir)
@@ -439,7 +439,7 @@ func TestPullLies(t *testing.T) {
 		data, err := os.ReadFile(path)
 		testutil.Must(t, err)
 		testutil.Must(t, os.WriteFile(path, append([]byte(" "), data...), 0o600))
-		_, err = get(t, Store{Dir: t.TempDir()}, r.Host+"/app@"+string(img.manifest.Digest), Search{})
+		_, err = pullAndUnpack(t, Store{Dir: t.TempDir()}, r.Host+"/app@"+string(img.manifest.Digest), Search{})
 		if err == nil || !strings.Contains(err.Error(), "is corrupt") {
 			t.Errorf("error %v", err)
 		}
@@ -451,7 +451,7 @@ func TestPullLies(t *testing.T) {
 // and each gets its own.
 func TestPullTogether(t *testing.T) {
 	testutil.NeedRoot(t)
-	r := fake.Serve(t, write(t, large("1", 3), large("22", 3), large("333", 3)))
+	r := fake.Serve(t, write(t, makeLargeImage("1", 3), makeLargeImage("22", 3), makeLargeImage("333", 3)))
 	s := Store{Dir: t.TempDir()}
 	var all sync.WaitGroup
 	for i := range 32 {
@@ -463,7 +463,7 @@ func TestPullTogether(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			img, err := s.Open(t.Context(), r.Host+"/app:"+tag, online(Search{}))
+			img, err := s.Open(t.Context(), r.Host+"/app:"+tag, withRegistries(Search{}))
 			if err != nil {
 				t.Error(err)
 				return
@@ -474,12 +474,12 @@ func TestPullTogether(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			whole(t, dirs, 3, seed)
+			expectLargeLayers(t, dirs, 3, seed)
 		})
 	}
 	all.Wait()
 	requests := map[string]int{}
-	asked, _ := blobs(r.Seen())
+	asked, _ := blobRequests(r.Seen())
 	for _, s := range asked {
 		requests[s]++
 	}
@@ -504,13 +504,13 @@ func TestPullFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
 	t.Cleanup(func() { testutil.Must(t, unix.Unmount(dir, 0)) })
-	r := fake.Serve(t, write(t, large("1", 8), sample("small", "x")))
+	r := fake.Serve(t, write(t, makeLargeImage("1", 8), sampleImage("small", "x")))
 	s := Store{Dir: dir}
-	_, err := get(t, s, r.Host+"/app:1", Search{})
+	_, err := pullAndUnpack(t, s, r.Host+"/app:1", Search{})
 	if !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %v, want one line with %v", err, unix.ENOSPC)
 	}
-	if left := append(find1(t, dir, "part-"), find1(t, dir, "tmp")...); len(left) > 0 {
+	if left := append(findFiles(t, dir, "part-"), findFiles(t, dir, "tmp")...); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	if list, err := s.List(); err != nil || len(list) > 0 {
@@ -519,7 +519,7 @@ func TestPullFullDisk(t *testing.T) {
 	if _, err := s.Prune(Selection{Tasks: t.TempDir()}); err != nil {
 		t.Error(err)
 	}
-	_, err = get(t, s, r.Host+"/app:small", Search{})
+	_, err = pullAndUnpack(t, s, r.Host+"/app:small", Search{})
 	testutil.Must(t, err)
 }
 

@@ -16,7 +16,7 @@ import (
 // registry goes on, and nothing is left over.
 func TestTakeOver(t *testing.T) {
 	testutil.NeedRoot(t)
-	images := write(t, large("1", 2))
+	images := write(t, makeLargeImage("1", 2))
 	hangs, works := fake.Serve(t, images), fake.Serve(t, images)
 	hold := make(chan struct{})
 	hangs.Change(func(r *fake.Registry) { r.Hold = hold })
@@ -28,13 +28,13 @@ func TestTakeOver(t *testing.T) {
 	slow, begun := make(chan result, 1), make(chan struct{})
 	var once sync.Once
 	go func() {
-		dirs, err := getWith(t.Context(), s, hangs.Host+"/a:1", Search{}, func(Progress) { once.Do(func() { close(begun) }) })
+		dirs, err := pullAndUnpackWith(t.Context(), s, hangs.Host+"/a:1", Search{}, func(Progress) { once.Do(func() { close(begun) }) })
 		slow <- result{dirs, err}
 	}()
 	<-begun
 	fast := make(chan result, 1)
 	go func() {
-		dirs, err := getWith(t.Context(), s, works.Host+"/b:1", Search{}, nil)
+		dirs, err := pullAndUnpackWith(t.Context(), s, works.Host+"/b:1", Search{}, nil)
 		fast <- result{dirs, err}
 	}()
 	select {
@@ -42,7 +42,7 @@ func TestTakeOver(t *testing.T) {
 		if got.err != nil {
 			t.Fatal(got.err)
 		}
-		whole(t, got.dirs, 2, len("1"))
+		expectLargeLayers(t, got.dirs, 2, len("1"))
 	case <-time.After(30 * time.Second):
 		close(hold)
 		t.Fatal("the second pull waits for the first")
@@ -57,7 +57,7 @@ func TestTakeOver(t *testing.T) {
 	if got.err != nil {
 		t.Fatal(got.err)
 	}
-	whole(t, got.dirs, 2, len("1"))
+	expectLargeLayers(t, got.dirs, 2, len("1"))
 	s.sweepUnfinished()
 	if left, err := filepath.Glob(filepath.Join(s.Dir, "sha256/*")); err != nil || len(left) != 2 {
 		t.Errorf("%q, %v", left, err)

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func at(second int) time.Time { return time.Unix(int64(1e9+second), 7) }
+func timeAt(second int) time.Time { return time.Unix(int64(1e9+second), 7) }
 
 func open(t *testing.T, path string, size int64, files int) *Writer {
 	t.Helper()
@@ -29,13 +29,13 @@ func open(t *testing.T, path string, size int64, files int) *Writer {
 
 func write(t *testing.T, w *Writer, second int, s Stream, text string) {
 	t.Helper()
-	if err := w.Write(at(second), s, []byte(text)); err != nil {
+	if err := w.Write(timeAt(second), s, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// text joins what Read gives: "o" and "e" for the streams, a "|" where a line goes on.
-func text(t *testing.T, path string, q Query) string {
+// readText joins what Read gives: "o" and "e" for the streams, a "|" where a line goes on.
+func readText(t *testing.T, path string, q Query) string {
 	t.Helper()
 	var b strings.Builder
 	err := Read(context.Background(), path, q, func(e Entry) error {
@@ -72,7 +72,7 @@ func TestFormat(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	if got := text(t, path, Query{Tail: -1}); got != "" {
+	if got := readText(t, path, Query{Tail: -1}); got != "" {
 		t.Errorf("a log that isn't there: %q", got)
 	}
 	w := open(t, path, 0, 0)
@@ -91,13 +91,13 @@ func TestRead(t *testing.T) {
 		{"a line in two parts is one, and its rest alone is none", Query{Tail: 3}, "e:x\no:d\no:e|"},
 		{"so it needs one more", Query{Tail: 4}, "o:b|e:x\no:c\no:d\no:e|"},
 		{"more than there are", Query{Tail: 100}, "o:a\no:b|e:x\no:c\no:d\no:e|"},
-		{"since", Query{Tail: -1, Since: at(2)}, "o:c\no:d\no:e|"},
-		{"until", Query{Tail: -1, Until: at(1)}, "o:a\no:b|e:x\n"},
-		{"the last until", Query{Tail: 1, Until: at(1)}, "e:x\n"},
-		{"between", Query{Tail: -1, Since: at(1), Until: at(1)}, "e:x\n"},
+		{"since", Query{Tail: -1, Since: timeAt(2)}, "o:c\no:d\no:e|"},
+		{"until", Query{Tail: -1, Until: timeAt(1)}, "o:a\no:b|e:x\n"},
+		{"the last until", Query{Tail: 1, Until: timeAt(1)}, "e:x\n"},
+		{"between", Query{Tail: -1, Since: timeAt(1), Until: timeAt(1)}, "e:x\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := text(t, path, tt.q); got != tt.want {
+			if got := readText(t, path, tt.q); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -127,7 +127,7 @@ func TestBytesComeBack(t *testing.T) {
 					rt.Fatal(err)
 				}
 			}
-			if err := w.Write(at(0), s, chunk); err != nil {
+			if err := w.Write(timeAt(0), s, chunk); err != nil {
 				rt.Fatal(err)
 			}
 			want[s] = append(want[s], chunk...)
@@ -193,7 +193,7 @@ func TestRotation(t *testing.T) {
 					t.Errorf("%s has %d bytes, %v", f, fi.Size(), err)
 				}
 			}
-			got := strings.Split(strings.TrimSpace(text(t, path, Query{Tail: -1})), "\n")
+			got := strings.Split(strings.TrimSpace(readText(t, path, Query{Tail: -1})), "\n")
 			for i, line := range slices.Backward(got) {
 				if want := fmt.Sprintf("o:line %d", lines-len(got)+i); line != want {
 					t.Fatalf("%q in place of %q", line, want)
@@ -264,7 +264,7 @@ func TestHold(t *testing.T) {
 					return fmt.Errorf("%q in place of %q", e.Text, want)
 				}
 				if next++; next == 1 {
-					until(t, func() bool { return held.Load() && (tt.patient || ended.Load()) })
+					waitUntil(t, func() bool { return held.Load() && (tt.patient || ended.Load()) })
 				}
 				return nil
 			})
@@ -286,13 +286,13 @@ func TestExpected(t *testing.T) {
 	const lines = 10_000
 	go func() {
 		for n := range lines {
-			if err := w.Write(at(n), Stdout, []byte("x\n")); err != nil {
+			if err := w.Write(timeAt(n), Stdout, []byte("x\n")); err != nil {
 				t.Error(err)
 			}
 		}
 		ended.Store(true)
 	}()
-	until(t, waited.Load)
+	waitUntil(t, waited.Load)
 	read := 0
 	err := Read(context.Background(), path, Query{Tail: -1, Hold: true, Ended: ended.Load}, func(Entry) error { read++; return nil })
 	if err != nil || read != lines {
@@ -300,7 +300,7 @@ func TestExpected(t *testing.T) {
 	}
 }
 
-func until(t *testing.T, done func() bool) {
+func waitUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -332,12 +332,12 @@ func TestFullDisk(t *testing.T) {
 	w := open(t, path, 0, 0)
 	good := w.file
 	w.file = full
-	if err := w.Write(at(0), Stdout, []byte("lost\n")); err == nil {
+	if err := w.Write(timeAt(0), Stdout, []byte("lost\n")); err == nil {
 		t.Error("nothing is said of a full disk")
 	}
 	w.file = good
 	write(t, w, 1, Stdout, "kept\n")
-	got := text(t, path, Query{Tail: -1})
+	got := readText(t, path, Query{Tail: -1})
 	if !strings.Contains(got, "bytes of output were lost: write /dev/full: no space left on device\n") || !strings.HasSuffix(got, "o:kept\n") {
 		t.Errorf("%q", got)
 	}

@@ -32,11 +32,11 @@ func TestInputThatNobodyReads(t *testing.T) {
 	t.Cleanup(func() { s.setInput(nil); stdin.Close(); s.shutDown(0) })
 	var typists []*os.File
 	for range 2 {
-		c := dial(t, s)
-		fill(t, c)
+		c := connectClient(t, s)
+		fillSocket(t, c)
 		typists = append(typists, c)
 	}
-	other := dial(t, s)
+	other := connectClient(t, s)
 	if err := attach.Write(other, attach.Signal, []byte{2}); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestInputThatNobodyReads(t *testing.T) {
 	}
 }
 
-func dial(t *testing.T, s *server) *os.File {
+func connectClient(t *testing.T, s *server) *os.File {
 	t.Helper()
 	c, err := attach.Dial(s.path)
 	if err != nil {
@@ -74,8 +74,8 @@ func dial(t *testing.T, s *server) *os.File {
 	return c
 }
 
-// fill types until nothing more is taken.
-func fill(t *testing.T, c *os.File) {
+// fillSocket types until nothing more is taken.
+func fillSocket(t *testing.T, c *os.File) {
 	t.Helper()
 	for {
 		if err := c.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {

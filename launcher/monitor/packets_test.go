@@ -29,7 +29,7 @@ func TestCopierOfPackets(t *testing.T) {
 			}
 			want := map[logs.Stream]string{}
 			for stream, name := range map[logs.Stream]string{logs.Stdout: "stdout", logs.Stderr: "stderr"} {
-				want[stream] = packets(t, filepath.Join(dir, name), length)
+				want[stream] = readPackets(t, filepath.Join(dir, name), length)
 				if err := c.addPipe(stream, filepath.Join(dir, name)); err != nil {
 					t.Fatal(err)
 				}
@@ -55,8 +55,8 @@ func TestCopierOfPackets(t *testing.T) {
 	}
 }
 
-// packets makes a pipe with ten lines in it, of which each is a packet of its own.
-func packets(t *testing.T, path string, length int) (all string) {
+// readPackets makes a pipe with ten lines in it, of which each is a packet of its own.
+func readPackets(t *testing.T, path string, length int) (all string) {
 	t.Helper()
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)

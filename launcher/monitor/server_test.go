@@ -16,13 +16,13 @@ func TestGangEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	early, last := look(t, path), look(t, path)
+	early, last := connectViewer(t, path), connectViewer(t, path)
 	if err := attach.Write(early, attach.Ended, nil); err != nil {
 		t.Fatal(err)
 	}
 	s.gangEnded(3)
 	expectExit(t, early, 3)
-	late := look(t, path)
+	late := connectViewer(t, path)
 	if err := attach.Write(late, attach.Ended, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestGangEnded(t *testing.T) {
 	expectExit(t, last, 4)
 }
 
-func look(t *testing.T, path string) *os.File {
+func connectViewer(t *testing.T, path string) *os.File {
 	t.Helper()
 	conn, err := attach.Dial(path)
 	if err != nil {

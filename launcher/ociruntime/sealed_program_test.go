@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// program is a copy of cat by that name.
-func program(t *testing.T, name string) string {
+// copyProgram is a copy of cat by that name.
+func copyProgram(t *testing.T, name string) string {
 	t.Helper()
 	testutil.NeedRoot(t)
 	data, err := os.ReadFile("/bin/cat")
@@ -43,7 +43,7 @@ func TestStart(t *testing.T) {
 		{"another", "runc", 0, []string{"A=b"}, 1, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			path := program(t, tt.program)
+			path := copyProgram(t, tt.program)
 			var out strings.Builder
 			cmd := exec.Command(path, "/proc/self/environ")
 			cmd.Env, cmd.Stdout = []string{"A=b"}, &out

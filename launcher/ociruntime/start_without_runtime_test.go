@@ -28,7 +28,7 @@ func TestStartWithoutRuntime(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, spec := Runtime{Path: "/usr/bin/" + tt.program, Root: t.TempDir()}, filepath.Join(t.TempDir(), "config.json")
-			reader := state(t, filepath.Join(r.Root, "id"), tt.made, tt.waits)
+			reader := makeState(t, filepath.Join(r.Root, "id"), tt.made, tt.waits)
 			if tt.spec != "" {
 				if err := os.WriteFile(spec, []byte(tt.spec), 0o600); err != nil {
 					t.Fatal(err)
@@ -52,8 +52,8 @@ func TestStartWithoutRuntime(t *testing.T) {
 	}
 }
 
-// state makes a container's, and returns a reader of its pipe.
-func state(t *testing.T, dir string, files []string, waits bool) (reader int) {
+// makeState makes a container's, and returns a reader of its pipe.
+func makeState(t *testing.T, dir string, files []string, waits bool) (reader int) {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -61,8 +61,8 @@ func FuzzFindUser(f *testing.F) {
 	})
 }
 
-// tree is a root with files; a body that begins with "->" is a link.
-func tree(t *testing.T, files map[string]string) *os.File {
+// makeTree is a root with files; a body that begins with "->" is a link.
+func makeTree(t *testing.T, files map[string]string) *os.File {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "root")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -89,7 +89,7 @@ func tree(t *testing.T, files map[string]string) *os.File {
 }
 
 func TestReadFile(t *testing.T) {
-	root := tree(t, map[string]string{
+	root := makeTree(t, map[string]string{
 		"etc/passwd": "inside", "abs": "->/etc/passwd", "dots": "->../../../../../etc/passwd", "out": "->/proc/self/root/etc/passwd",
 		"loop": "->loop", "large": strings.Repeat("x", 100), "dir/file": "",
 	})
@@ -119,7 +119,7 @@ func TestReadFile(t *testing.T) {
 }
 
 func TestMkdirAll(t *testing.T) {
-	root := tree(t, map[string]string{"file": "", "here/x": "", "in": "->/here", "out": "->../../.."})
+	root := makeTree(t, map[string]string{"file": "", "here/x": "", "in": "->/here", "out": "->../../.."})
 	for _, tt := range []struct{ name, made string }{
 		{"/a/b/c", "a/b/c"}, {"in/new", "here/new"}, {"../../d", "d"}, {"out/e", "e"}, {"/", "here"}, {"file/x", ""}, {"here", "here"},
 	} {
@@ -145,7 +145,7 @@ func TestFindCommand(t *testing.T) {
 	}
 	foreign := append([]byte(nil), self[:64]...)
 	foreign[18], foreign[19] = byte(elf.EM_S390), 0
-	root := tree(t, map[string]string{
+	root := makeTree(t, map[string]string{
 		"bin/sh": "binary", "usr/bin/tool": "#!/bin/sh -e\n", "work/local": "binary", "bin/link": "->sh", "bin/dangling": "->nothing",
 		"bin/script": "#!/opt/interpreter\n", "bin/relative": "#!sh\n", "bin/empty": "", "bin/odd": "#!\n", "bin/foreign": string(foreign),
 		"first/dup": "", "second/dup": "x", "bin/viascript": "#!/bin/script\n", "bin/throughfile": "#!/bin/sh/x\n", "bin/loop": "#!/bin/loop\n",

@@ -16,11 +16,11 @@ import (
 // What is mounted into a root is looked at as the root is: in the place where it
 // will be, by way of the links that lead there.
 func TestFindCommandInMounts(t *testing.T) {
-	root := tree(t, map[string]string{
+	root := makeTree(t, map[string]string{
 		"bin/sh": "", "lib64": "->usr/lib64", "usr/lib64/other": "", "bin/outside": "->/store/tool", "bin/hidden": "",
 		"usr/bin/lost": "#!/lib64/loader\n",
 	})
-	host := tree(t, map[string]string{
+	host := makeTree(t, map[string]string{
 		"tools/good": "#!/bin/sh\n", "tools/bad": "#!/lib64/loader\n", "tools/own": "#!/tools/sh\n", "tools/sh": "",
 		"tools/up": "->../../bin/sh", "tools/away": "->/etc/passwd", "loader": "", "empty/x": "",
 	}).Name()
@@ -85,7 +85,7 @@ func TestKernelFilesAreNotRead(t *testing.T) {
 	testutil.Must(t, err)
 	testutil.Must(t, os.WriteFile(comm, []byte("#!/nowhere"), 0))
 	t.Cleanup(func() { testutil.Must(t, os.WriteFile(comm, name, 0)) })
-	root := tree(t, map[string]string{"script": "#!" + comm + "\n"})
+	root := makeTree(t, map[string]string{"script": "#!" + comm + "\n"})
 	proc := []Mount{{At: "/proc", Source: "/proc"}}
 	if err := FindCommand(root, "/script", Search{Mounts: proc}); err != nil {
 		t.Errorf("%s was read: %v", comm, err)
@@ -94,7 +94,7 @@ func TestKernelFilesAreNotRead(t *testing.T) {
 
 // Links that lead in circles end.
 func TestLocateLoop(t *testing.T) {
-	v := newView(tree(t, map[string]string{"a": "->b/x", "b": "->a/y"}), nil)
+	v := newView(makeTree(t, map[string]string{"a": "->b/x", "b": "->a/y"}), nil)
 	if at, err := v.resolveLinks("/a/z", false); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("%q, %v", at, err)
 	}

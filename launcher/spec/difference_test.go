@@ -53,7 +53,7 @@ func walk(at string, a, b any, all *[]string) {
 	case b == nil && fmt.Sprint(a) != "true" && !isText(a):
 		*all = append(*all, at+": absent")
 	default:
-		*all = append(*all, at+": "+said(a)+" -> "+said(b))
+		*all = append(*all, at+": "+quoteValue(a)+" -> "+quoteValue(b))
 	}
 }
 
@@ -81,7 +81,7 @@ func walkLists(at string, a, b []any, all *[]string) {
 	}
 }
 
-func said(v any) string {
+func quoteValue(v any) string {
 	switch x := v.(type) {
 	case nil:
 		return "absent"
@@ -90,7 +90,7 @@ func said(v any) string {
 	case map[string]any:
 		var parts []string
 		for _, k := range slices.Sorted(maps.Keys(x)) {
-			parts = append(parts, k+": "+said(x[k]))
+			parts = append(parts, k+": "+quoteValue(x[k]))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	}

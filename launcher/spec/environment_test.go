@@ -30,7 +30,7 @@ func TestParseEnvFile(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ParseEnvFile(strings.NewReader(tt.text), lookup)
-			outcomeIs(t, got, tt.want, err, tt.fails)
+			expectOutcome(t, got, tt.want, err, tt.fails)
 		})
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-func bind(dst, src string, options ...string) specs.Mount {
+func bindMount(dst, src string, options ...string) specs.Mount {
 	return specs.Mount{Destination: dst, Type: "bind", Source: src, Options: options}
 }
 
-func memory(dst string, options ...string) specs.Mount {
+func tmpfsMount(dst string, options ...string) specs.Mount {
 	return specs.Mount{Destination: dst, Type: "tmpfs", Source: "tmpfs", Options: options}
 }
 
@@ -23,15 +23,15 @@ func TestParseMount(t *testing.T) {
 		want  specs.Mount
 		fails string
 	}{
-		{text: "type=bind,src=/etc,dst=/x", want: bind("/x", "/etc", "rbind", "rprivate")},
-		{text: "type=bind,source=/etc,target=/x/,readonly", want: bind("/x", "/etc", "rbind", "rprivate", "ro")},
-		{text: "type=bind,source=/etc,destination=/x,ro=true,bind-propagation=rslave", want: bind("/x", "/etc", "rbind", "rslave", "ro")},
-		{text: "type=bind,src=/etc,dst=/x,readonly=false", want: bind("/x", "/etc", "rbind", "rprivate")},
-		{text: "type=bind,src=/etc,dst=/x,bind-nonrecursive", want: bind("/x", "/etc", "bind", "rprivate")},
-		{text: "type=bind,src=/etc,dst=/x,bind-recursive=disabled,consistency=cached", want: bind("/x", "/etc", "bind", "rprivate")},
-		{text: `type=bind,src=/etc,"dst=/a,b"`, want: bind("/a,b", "/etc", "rbind", "rprivate")},
-		{text: "type=tmpfs,dst=/x", want: memory("/x", "nosuid", "nodev", "noexec", "mode=1777")},
-		{text: "type=tmpfs,dst=/x,tmpfs-size=1g,tmpfs-mode=700,ro", want: memory("/x", "nosuid", "nodev", "noexec", "size=1073741824", "mode=700", "ro")},
+		{text: "type=bind,src=/etc,dst=/x", want: bindMount("/x", "/etc", "rbind", "rprivate")},
+		{text: "type=bind,source=/etc,target=/x/,readonly", want: bindMount("/x", "/etc", "rbind", "rprivate", "ro")},
+		{text: "type=bind,source=/etc,destination=/x,ro=true,bind-propagation=rslave", want: bindMount("/x", "/etc", "rbind", "rslave", "ro")},
+		{text: "type=bind,src=/etc,dst=/x,readonly=false", want: bindMount("/x", "/etc", "rbind", "rprivate")},
+		{text: "type=bind,src=/etc,dst=/x,bind-nonrecursive", want: bindMount("/x", "/etc", "bind", "rprivate")},
+		{text: "type=bind,src=/etc,dst=/x,bind-recursive=disabled,consistency=cached", want: bindMount("/x", "/etc", "bind", "rprivate")},
+		{text: `type=bind,src=/etc,"dst=/a,b"`, want: bindMount("/a,b", "/etc", "rbind", "rprivate")},
+		{text: "type=tmpfs,dst=/x", want: tmpfsMount("/x", "nosuid", "nodev", "noexec", "mode=1777")},
+		{text: "type=tmpfs,dst=/x,tmpfs-size=1g,tmpfs-mode=700,ro", want: tmpfsMount("/x", "nosuid", "nodev", "noexec", "size=1073741824", "mode=700", "ro")},
 		{text: "", fails: "not a list of KEY=VALUE"},
 		{text: "type=bind,src=/etc", fails: "no dst"},
 		{text: "type=bind,dst=/x", fails: "no src"},
@@ -55,13 +55,13 @@ func TestParseMount(t *testing.T) {
 	} {
 		t.Run(tt.text, func(t *testing.T) {
 			got, err := ParseMount(tt.text)
-			outcomeIs(t, got, tt.want, err, tt.fails)
+			expectOutcome(t, got, tt.want, err, tt.fails)
 		})
 	}
 }
 
-// outcomeIs compares a value, or the one line of an error.
-func outcomeIs[T any](t *testing.T, got, want T, err error, fails string) {
+// expectOutcome compares a value, or the one line of an error.
+func expectOutcome[T any](t *testing.T, got, want T, err error, fails string) {
 	t.Helper()
 	if fails != "" {
 		if err == nil || !strings.Contains(err.Error(), fails) || strings.Contains(err.Error(), "\n") {
@@ -80,10 +80,10 @@ func TestParseTmpfs(t *testing.T) {
 		want  specs.Mount
 		fails string
 	}{
-		{text: "/x", want: memory("/x", "nosuid", "nodev", "noexec", "mode=1777")},
-		{text: "/x:", want: memory("/x", "nosuid", "nodev", "noexec", "mode=1777")},
-		{text: "/x:rw,exec,size=64m,mode=0755,uid=7", want: memory("/x", "nosuid", "nodev", "rw", "exec", "size=67108864", "mode=755", "uid=7")},
-		{text: "/x:size=50%,ro", want: memory("/x", "nosuid", "nodev", "noexec", "size=50%", "ro", "mode=1777")},
+		{text: "/x", want: tmpfsMount("/x", "nosuid", "nodev", "noexec", "mode=1777")},
+		{text: "/x:", want: tmpfsMount("/x", "nosuid", "nodev", "noexec", "mode=1777")},
+		{text: "/x:rw,exec,size=64m,mode=0755,uid=7", want: tmpfsMount("/x", "nosuid", "nodev", "rw", "exec", "size=67108864", "mode=755", "uid=7")},
+		{text: "/x:size=50%,ro", want: tmpfsMount("/x", "nosuid", "nodev", "noexec", "size=50%", "ro", "mode=1777")},
 		{text: "", fails: "no dst"},
 		{text: "x", fails: "x is not an absolute path"},
 		{text: "/x:dev", fails: "dev: device nodes don't work on it"},
@@ -95,7 +95,7 @@ func TestParseTmpfs(t *testing.T) {
 	} {
 		t.Run(tt.text, func(t *testing.T) {
 			got, err := ParseTmpfs(tt.text)
-			outcomeIs(t, got, tt.want, err, tt.fails)
+			expectOutcome(t, got, tt.want, err, tt.fails)
 		})
 	}
 }

@@ -44,10 +44,10 @@ func TestMountPoints(t *testing.T) {
 	defer root.Close()
 	files := map[string]string{"/etc/hosts": file}
 	for _, m := range []specs.Mount{
-		bind("/new/place", dir), bind("/new/file", file), bind("/etc/hosts", file), bind("/etc/nested", dir),
-		bind("/var", dir), bind("/var/x", file), bind("/etc/gone", dir), bind("/dev/shm", dir), bind("/dev/log", file),
-		bind("/sys", "/sys"), bind("/sys/kernel", dir), bind("/proc/cpuinfo", file), bind("/procs", dir), bind("/host/proc", "/proc"),
-		memory("/run"), memory("/sys"), memory("/dev/shm"), memory("/new"),
+		bindMount("/new/place", dir), bindMount("/new/file", file), bindMount("/etc/hosts", file), bindMount("/etc/nested", dir),
+		bindMount("/var", dir), bindMount("/var/x", file), bindMount("/etc/gone", dir), bindMount("/dev/shm", dir), bindMount("/dev/log", file),
+		bindMount("/sys", "/sys"), bindMount("/sys/kernel", dir), bindMount("/proc/cpuinfo", file), bindMount("/procs", dir), bindMount("/host/proc", "/proc"),
+		tmpfsMount("/run"), tmpfsMount("/sys"), tmpfsMount("/dev/shm"), tmpfsMount("/new"),
 	} {
 		if err := checkDestinations([]specs.Mount{m}); err != nil {
 			t.Error(err)

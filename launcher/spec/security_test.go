@@ -94,7 +94,7 @@ func TestCapabilityNumbers(t *testing.T) {
 
 // Each setting changes the spec as meant, and nothing else.
 func TestSpecChanges(t *testing.T) {
-	plain := sample()
+	plain := sampleContainer()
 	plain.Mounts, plain.Files = nil, nil
 	adj := -5
 	for _, tt := range []struct {

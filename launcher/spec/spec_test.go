@@ -28,7 +28,7 @@ func defaultCapabilities(permitted uint64) []string {
 	return c.Names
 }
 
-func sample() Container {
+func sampleContainer() Container {
 	caps := defaultCapabilities(^uint64(0))
 	return Container{
 		Capabilities: Capabilities{Names: caps}, Filter: seccomp.Default(caps),
@@ -44,7 +44,7 @@ func sample() Container {
 
 // The whole spec, so that whoever changes a default sees what a container gets.
 func TestSpecGolden(t *testing.T) {
-	spec := New(sample())
+	spec := New(sampleContainer())
 	SetCPUs(spec, "0-3")
 	spec.Linux.Seccomp, spec.Annotations = nil, nil // depend on the processor; see below
 	got, err := json.MarshalIndent(spec, "", "  ")
@@ -133,7 +133,7 @@ func TestEnvironment(t *testing.T) {
 
 // Encode writes what the standard encoder would.
 func TestEncode(t *testing.T) {
-	spec := New(sample())
+	spec := New(sampleContainer())
 	spec.Domainname = "example.org"
 	spec.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "/bin/true"}}}
 	for _, spec := range []*specs.Spec{spec, {Windows: &specs.Windows{LayerFolders: []string{"C:\\"}}}} {

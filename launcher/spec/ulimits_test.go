@@ -33,7 +33,7 @@ func TestParseUlimit(t *testing.T) {
 	} {
 		t.Run(tt.text, func(t *testing.T) {
 			got, err := ParseUlimit(tt.text)
-			outcomeIs(t, got, tt.want, err, tt.fails)
+			expectOutcome(t, got, tt.want, err, tt.fails)
 		})
 	}
 }

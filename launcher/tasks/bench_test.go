@@ -8,7 +8,7 @@ import (
 // BenchmarkWriteRecord is what each start in the foreground pays for being seen.
 func BenchmarkWriteRecord(b *testing.B) {
 	s := Store{Data: b.TempDir()}
-	r := full()
+	r := fullRecord()
 	if err := os.MkdirAll(s.Dir(r.ID), 0o700); err != nil {
 		b.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func TestBroken(t *testing.T) {
 // What couldn't be read isn't written, and what strangers have to say is cut.
 func TestNothingUnreadableIsWritten(t *testing.T) {
 	s := Store{Data: t.TempDir()}
-	make1(t, s, idA)
+	makeTask(t, s, idA)
 	long := strings.Repeat("\x01", 100<<10)
 	if err := s.WriteRecord(Record{ID: idA, Command: []string{long, long}}); err == nil || !strings.Contains(err.Error(), "are too long: ") {
 		t.Errorf("error %v", err)

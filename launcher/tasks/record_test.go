@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func full() Record {
+func fullRecord() Record {
 	return Record{
 		Version: Version, ID: "0123456789ab", Name: "train", Image: "docker://debian", Command: []string{"sh", "-c", "x\ny"},
 		Created: time.Unix(1e9, 5).UTC(), BootID: "boot", Maker: Process{PID: 7, Start: 8}, User: 1, UID: 2, GID: 3,
@@ -24,13 +24,13 @@ func full() Record {
 
 func TestRecordsComeBack(t *testing.T) {
 	s := Store{Data: t.TempDir()}
-	id := full().ID
-	make1(t, s, id)
+	id := fullRecord().ID
+	makeTask(t, s, id)
 	life := Life{
 		Version: Version, Init: Process{1, 2}, Started: time.Unix(5, 0).UTC(), Restarts: 1, BootID: "boot", Monitor: Process{3, 4},
 		Ended: &Exit{Version: Version, Code: 137, Signal: 9, OOM: true, Error: "x"},
 	}
-	if err := s.WriteRecord(full()); err != nil {
+	if err := s.WriteRecord(fullRecord()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.WriteLife(id, life); err != nil {
@@ -40,7 +40,7 @@ func TestRecordsComeBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	gotRecord, err := s.Record(id)
-	if diff := cmp.Diff(full(), gotRecord); diff != "" || err != nil {
+	if diff := cmp.Diff(fullRecord(), gotRecord); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
 	gotLife, err := s.Life(id)
@@ -54,7 +54,7 @@ func TestRecordsComeBack(t *testing.T) {
 }
 
 func TestParseRecordRefuses(t *testing.T) {
-	good, err := json.Marshal(full())
+	good, err := json.Marshal(fullRecord())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestParseRecordRefuses(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, v := range []any{full(), Life{Version: 1, Ended: &Exit{}}, Exit{Version: 1, Code: 3}} {
+	for _, v := range []any{fullRecord(), Life{Version: 1, Ended: &Exit{}}, Exit{Version: 1, Code: 3}} {
 		data, err := json.Marshal(v)
 		if err != nil {
 			f.Fatal(err)
@@ -92,19 +92,19 @@ func FuzzParse(f *testing.F) {
 			if !ValidID(r.ID) || r.Version != Version {
 				t.Errorf("record with id %q, version %d", r.ID, r.Version)
 			}
-			again(t, r, ParseRecord)
+			expectRoundTrip(t, r, ParseRecord)
 		}
 		if l, err := ParseLife(data); err == nil {
-			again(t, l, ParseLife)
+			expectRoundTrip(t, l, ParseLife)
 		}
 		if e, err := ParseExit(data); err == nil {
-			again(t, e, ParseExit)
+			expectRoundTrip(t, e, ParseExit)
 		}
 	})
 }
 
-// again: what was read is written and read as the same.
-func again[T any](t *testing.T, v T, parse func([]byte) (T, error)) {
+// expectRoundTrip: what was read is written and read as the same.
+func expectRoundTrip[T any](t *testing.T, v T, parse func([]byte) (T, error)) {
 	t.Helper()
 	data, err := json.Marshal(v)
 	if err != nil {

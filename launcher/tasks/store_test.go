@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// make1 makes the directory of a task.
-func make1(t *testing.T, s Store, id string) {
+// makeTask makes the directory of a task.
+func makeTask(t *testing.T, s Store, id string) {
 	t.Helper()
 	if err := os.MkdirAll(s.Dir(id), 0o700); err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func make1(t *testing.T, s Store, id string) {
 // put makes a task of this boot that a process that lives is making.
 func put(t *testing.T, s Store, id, name string, age time.Duration) {
 	t.Helper()
-	make1(t, s, id)
+	makeTask(t, s, id)
 	self, err1 := s.Self()
 	boot, err2 := s.BootID()
 	if err := errors.Join(err1, err2); err != nil {
@@ -59,7 +59,7 @@ func TestFind(t *testing.T) {
 	put(t, s, idA, "train", 0)
 	put(t, s, idB, "cc", 0)
 	put(t, s, idC, idA[:6], 0) // called as another one's id begins
-	make1(t, s, "dddddddddddd")
+	makeTask(t, s, "dddddddddddd")
 	for _, tt := range []struct{ name, word, want, err string }{
 		{name: "id", word: idA, want: idA},
 		{name: "name", word: "train", want: idA},
@@ -92,8 +92,8 @@ func TestList(t *testing.T) {
 	}
 	put(t, s, idA, idA, time.Hour)
 	put(t, s, idB, idB, 0)
-	make1(t, s, idC) // being made
-	make1(t, s, "not-an-id")
+	makeTask(t, s, idC) // being made
+	makeTask(t, s, "not-an-id")
 	put(t, s, "dddddddddddd", "dddddddddddd", 0)
 	if err := os.WriteFile(s.Path("dddddddddddd", recordFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestList(t *testing.T) {
 func TestClaim(t *testing.T) {
 	s := Store{Data: t.TempDir()}
 	put(t, s, idA, "train", 0)
-	make1(t, s, idB)
+	makeTask(t, s, idB)
 	if err := s.ClaimName("train", idA); err != nil {
 		t.Errorf("claiming twice: %v", err)
 	}
@@ -149,7 +149,7 @@ func TestClaim(t *testing.T) {
 // Of many that want one name, one gets it.
 func TestClaimRace(t *testing.T) {
 	s := Store{Data: t.TempDir()}
-	make1(t, s, idC)
+	makeTask(t, s, idC)
 	if err := s.ClaimName("train", idC); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestClaimRace(t *testing.T) {
 	errs := make([]error, 32)
 	for n := range errs {
 		id := fmt.Sprintf("%012x", n)
-		make1(t, s, id)
+		makeTask(t, s, id)
 		wg.Go(func() { errs[n] = s.ClaimName("train", id) })
 	}
 	wg.Wait()

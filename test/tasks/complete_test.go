@@ -13,7 +13,7 @@ import (
 // TestCompletion: shells offer the tasks that a verb can do something with, the leases,
 // and the devices.
 func TestCompletion(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "crun")
+	s := startServer(t, "dgx-h100", "v2", "crun")
 	s.detach(t, "--name", "alpha", "--gpus", "1", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	id := s.detach(t, "--name", "omega", rig.ImagePath(t, "busybox"), "true")
 	s.prints(t, "0\n", "wait", "omega")

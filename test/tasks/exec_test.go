@@ -16,7 +16,7 @@ import (
 
 func TestExec(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		s.run(t, "--name", "train", "-e", "OWN=1", "-w", "/tmp", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		s.run(t, "--name", "train", "-e", "OWN=1", "-w", "/tmp", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 		file := filepath.Join(t.TempDir(), "env")
 		rig.Must(t, os.WriteFile(file, []byte("# of a file\nFROM_FILE=x y\nBOTH=file\n"), 0o600))
 		for _, c := range []struct {
@@ -95,7 +95,7 @@ func (s server) leavesNothing(t *testing.T) {
 // whoever it runs as; nor can it do more than its task.
 func TestExecHasTheSameDeviceRules(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		s.run(t, "--name", "walled", "--gpus", "2", "-u", "1000", "-v", "/dev:/host/dev", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		s.run(t, "--name", "walled", "--gpus", "2", "-u", "1000", "-v", "/dev:/host/dev", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 		var leased []string
 		for _, d := range s.Leases(t)[0].Devices {
 			leased = append(leased, d.UUID)
@@ -108,18 +108,18 @@ func TestExecHasTheSameDeviceRules(t *testing.T) {
 			}
 			init := s.RunBerth(t, "exec", "-u", user, "walled", "cat", "/proc/1/status").Out
 			for _, name := range []string{"CapBnd", "NoNewPrivs", "Seccomp"} {
-				if own, its := field(got.Out, name), field(init, name); own != its || own == "" {
+				if own, its := statusField(got.Out, name), statusField(init, name); own != its || own == "" {
 					t.Errorf("user %s: %s is %s, and %s of the task's first process", user, name, own, its)
 				}
 			}
-			if caps := field(got.Out, "CapEff"); user == "1000" && caps != "0000000000000000" || user == "0" && caps != field(got.Out, "CapBnd") {
+			if caps := statusField(got.Out, "CapEff"); user == "1000" && caps != "0000000000000000" || user == "0" && caps != statusField(got.Out, "CapBnd") {
 				t.Errorf("user %s has the capabilities %s", user, caps)
 			}
 		}
 	})
 }
 
-func field(status, name string) string {
+func statusField(status, name string) string {
 	for _, line := range lines(status) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {
 			return strings.TrimSpace(value)
@@ -131,7 +131,7 @@ func field(status, name string) string {
 // TestExecPassesSignalsOn: what asks berth exec to end asks the command.
 func TestExecPassesSignalsOn(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		s.run(t, "--name", "signalled", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		s.run(t, "--name", "signalled", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 		cmd := s.Command(s.Berth, "exec", "signalled", "sh", "-c", `trap 'echo ended; exit 9' TERM; echo > /tmp/trapped; while :; do sleep 0.01; done`)
 		done := make(chan rig.Said, 1)
 		go func() { done <- s.Run(t, cmd) }()
@@ -146,7 +146,7 @@ func TestExecPassesSignalsOn(t *testing.T) {
 // TestExecEndsWithTheTask: and what it was told is no error of berth's.
 func TestExecEndsWithTheTask(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		r := s.run(t, "--name", "short", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		r := s.run(t, "--name", "short", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 		cmd := s.Command(s.Berth, "exec", "short", "sh", "-c", "echo > /tmp/there; exec sleep 1000")
 		done := make(chan rig.Said, 1)
 		go func() { done <- s.Run(t, cmd) }()
@@ -165,8 +165,8 @@ func TestExecEndsWithTheTask(t *testing.T) {
 
 // TestExecThatIsKilled leaves what the next one removes.
 func TestExecThatIsKilled(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "crun")
-	s.run(t, "--name", "killed", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+	s := startServer(t, "dgx-h100", "v2", "crun")
+	s.run(t, "--name", "killed", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 	cmd := s.Command(s.Berth, "exec", "killed", "sh", "-c", "echo > /tmp/there; exec sleep 1000")
 	rig.Must(t, cmd.Start())
 	rig.WaitUntil(t, "the command runs", func() bool { return s.RunBerth(t, "exec", "killed", "cat", "/tmp/there").Code == 0 })
@@ -200,8 +200,8 @@ func (tty terminal) resize(t *testing.T, rows, columns uint16) {
 	rig.Must(t, unix.IoctlSetWinsize(int(tty.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
 }
 
-// reads waits until one of the texts has come out.
-func (tty terminal) reads(t *testing.T, all *strings.Builder, texts ...string) {
+// awaitText waits until one of the texts has come out.
+func (tty terminal) awaitText(t *testing.T, all *strings.Builder, texts ...string) {
 	t.Helper()
 	buf := make([]byte, 4096)
 	for !slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(all.String(), text) }) {
@@ -213,7 +213,7 @@ func (tty terminal) reads(t *testing.T, all *strings.Builder, texts ...string) {
 	}
 }
 
-func (tty terminal) types(t *testing.T, text string) {
+func (tty terminal) typeText(t *testing.T, text string) {
 	t.Helper()
 	_, err := tty.master.WriteString(text)
 	rig.Must(t, err)
@@ -224,7 +224,7 @@ func (tty terminal) types(t *testing.T, text string) {
 // nor berth exec, nor the task.
 func TestExecInATerminal(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
-		r := s.run(t, "--name", "shell", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		r := s.run(t, "--name", "shell", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 		tty := newTerminal(t, 33, 77)
 		before, err := unix.IoctlGetTermios(int(tty.slave.Fd()), unix.TCGETS)
 		rig.Must(t, err)
@@ -233,22 +233,22 @@ func TestExecInATerminal(t *testing.T) {
 		cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
 		rig.Must(t, cmd.Start())
 		var said strings.Builder
-		tty.types(t, "stty size; tty; echo $TERM; echo fir''st\n")
-		tty.reads(t, &said, "first")
+		tty.typeText(t, "stty size; tty; echo $TERM; echo fir''st\n")
+		tty.awaitText(t, &said, "first")
 		for _, want := range []string{"33 77", "/dev/pts/0", "xterm"} {
 			if !strings.Contains(said.String(), want) {
 				t.Errorf("%q is missing in %q", want, said.String())
 			}
 		}
 		tty.resize(t, 44, 99)
-		tty.types(t, "while test \"$(stty size)\" != '44 99'; do :; done; echo gro''wn\n")
-		tty.reads(t, &said, "grown")
+		tty.typeText(t, "while test \"$(stty size)\" != '44 99'; do :; done; echo gro''wn\n")
+		tty.awaitText(t, &said, "grown")
 		// A process of its own says it: ^C between two commands of the shell is nobody's.
-		tty.types(t, "sh -c 'echo slee\"\"ping; exec sleep 1000'\n")
-		tty.reads(t, &said, "sleeping")
-		tty.types(t, "\x03echo inter''rupted $?\n")
-		tty.reads(t, &said, "interrupted 130")
-		tty.types(t, "exit 5\n")
+		tty.typeText(t, "sh -c 'echo slee\"\"ping; exec sleep 1000'\n")
+		tty.awaitText(t, &said, "sleeping")
+		tty.typeText(t, "\x03echo inter''rupted $?\n")
+		tty.awaitText(t, &said, "interrupted 130")
+		tty.typeText(t, "exit 5\n")
 		_ = cmd.Wait() // the code says it
 		if code := cmd.ProcessState.ExitCode(); code != 5 || r.HasEnded() {
 			t.Errorf("berth exec ended with %d, and the task has ended: %v", code, r.HasEnded())

@@ -16,7 +16,7 @@ import (
 // TestGangColours: on a terminal the ranks of a role have a colour of their own before what
 // they write, unless somebody wants none; elsewhere there is none.
 func TestGangColours(t *testing.T) {
-	s := apart(t, "v2", "crun")
+	s := startApart(t, "v2", "crun")
 	file := filepath.Join(t.TempDir(), "gang.toml")
 	rig.Must(t, os.WriteFile(file, fmt.Appendf(nil, `image = %q
 network = "none"
@@ -55,7 +55,7 @@ command = ["echo", "words"]
 					_, err := tty.slave.WriteString(end)
 					rig.Must(t, err)
 					var all strings.Builder
-					tty.reads(t, &all, end)
+					tty.awaitText(t, &all, end)
 					got.Out = strings.TrimSuffix(strings.ReplaceAll(all.String(), "\r\n", "\n"), end)
 				}
 				lines := strings.Split(strings.TrimSuffix(got.Out, "\n"), "\n")

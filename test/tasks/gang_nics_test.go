@@ -13,7 +13,7 @@ import (
 // TestGangNICs: a gang's ranks see the adapters that the gang leases, and the network
 // interface of one that is RoCE's comes into the gang's network, or the gang isn't made.
 func TestGangNICs(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		conf := filepath.Join(t.TempDir(), "config.toml")
 		rig.Must(t, os.WriteFile(conf, []byte("[policy]\nnics = \"exclusive\"\n"), 0o600))
 		run := func(words ...string) rig.Said {
@@ -33,7 +33,7 @@ func TestGangNICs(t *testing.T) {
 		}
 		got := run("--network", "rdma")
 		want := ranks("/dev/infiniband:", "rdma_cm", "uverbs0", "uverbs1", "", "/sys/class/infiniband:", "mlx5_0", "mlx5_3", "NCCL_IB_HCA==mlx5_0:1,mlx5_3:1")
-		if have := sorted(got.Out); got.Code != 0 || !slices.Equal(have, want) {
+		if have := sortLines(got.Out); got.Code != 0 || !slices.Equal(have, want) {
 			t.Errorf("InfiniBand: %d %s\n%q, want %q", got.Code, got.Err, have, want)
 		}
 
@@ -45,7 +45,7 @@ func TestGangNICs(t *testing.T) {
 			}
 		}
 		got = run("--network", "rdma", "--nics", "mlx5_1")
-		if have := sorted(got.Out); got.Code != 0 || !slices.Contains(have, "rank-0 | eth1") || !slices.Contains(have, "rank-1 | eth1") ||
+		if have := sortLines(got.Out); got.Code != 0 || !slices.Contains(have, "rank-0 | eth1") || !slices.Contains(have, "rank-1 | eth1") ||
 			!slices.Contains(have, "rank-1 | NCCL_IB_HCA==mlx5_1:1") {
 			t.Errorf("RoCE: %d %s\n%q", got.Code, got.Err, have)
 		}

@@ -18,7 +18,7 @@ import (
 
 // TestGangNames: nobody's name is that of a rank.
 func TestGangNames(t *testing.T) {
-	s := apart(t, "v2", "crun")
+	s := startApart(t, "v2", "crun")
 	s.detach(t, "--name", "train", "-n", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	got := s.RunBerth(t, "run", "-d", "--name", "train.rank-0", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	if got.Code != 125 || !strings.Contains(got.Err, "train.rank-0 is a name of a rank of a gang") {
@@ -34,7 +34,7 @@ func TestGangNames(t *testing.T) {
 // TestGangSaid: what somebody says of the environment wins, and what an outer launcher left
 // there isn't passed on by its name.
 func TestGangSaid(t *testing.T) {
-	s := apart(t, "v2", "crun")
+	s := startApart(t, "v2", "crun")
 	file := t.TempDir() + "/env"
 	rig.Must(t, os.WriteFile(file, []byte("PMIX_RANK\nPMI_RANK=5\nMINE\n"), 0o600))
 	said := s.Run(t, s.Command("env", "SLURM_PROCID=7", "PMIX_RANK=7", "MINE=7", s.Berth, "run", "-n", "1", "--network", "none",
@@ -60,7 +60,7 @@ func TestGangSaid(t *testing.T) {
 
 // TestGangWhy: what a rank has is explained by what it sees.
 func TestGangWhy(t *testing.T) {
-	s := apart(t, "v2", "crun")
+	s := startApart(t, "v2", "crun")
 	id := s.detach(t, "--name", "why", "-n", "2", "--gpus-per-rank", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	if out := s.RunBerth(t, "inspect", "--why", "why.rank-0").Out; strings.Contains(out, "no accelerator") || strings.Count(out, "/dev/nvidia") < 4 {
 		t.Error(out)
@@ -73,9 +73,9 @@ func TestGangWhy(t *testing.T) {
 
 // TestGangCapabilities: what leads out of a gang no rank has, whatever is asked for.
 func TestGangCapabilities(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		for _, flags := range [][]string{{"--privileged"}, {"--cap-add", "ALL"}} {
-			got := s.gang(t, slices.Concat([]string{"-n", "1"}, flags, []string{rig.ImagePath(t, "busybox"), "sh", "-c", "sed -n 's/^CapEff:\t//p' /proc/self/status"})...)
+			got := s.runGang(t, slices.Concat([]string{"-n", "1"}, flags, []string{rig.ImagePath(t, "busybox"), "sh", "-c", "sed -n 's/^CapEff:\t//p' /proc/self/status"})...)
 			caps, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(got.Out), "rank-0 | "), 16, 64)
 			if err != nil || caps&(1<<unix.CAP_SYS_PTRACE|1<<unix.CAP_NET_ADMIN) != 0 || caps&(1<<unix.CAP_SYS_ADMIN) == 0 {
 				t.Errorf("%v: %+v", flags, got)
@@ -83,7 +83,7 @@ func TestGangCapabilities(t *testing.T) {
 		}
 		s.fails(t, 125, "--cap-add SYS_PTRACE: no rank of a gang has it: the ranks share a PID namespace, so a rank could trace another's container while it is created",
 			"run", "-n", "1", "--network", "none", "--cap-add", "SYS_PTRACE", rig.ImagePath(t, "busybox"), "true")
-		if got := s.gang(t, "-n", "1", "--network", "none", "--cap-add", "NET_ADMIN", rig.ImagePath(t, "busybox"), "true"); got != (rig.Said{}) {
+		if got := s.runGang(t, "-n", "1", "--network", "none", "--cap-add", "NET_ADMIN", rig.ImagePath(t, "busybox"), "true"); got != (rig.Said{}) {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -92,9 +92,9 @@ func TestGangCapabilities(t *testing.T) {
 // TestGangHeldUp: a rank that stops the others before they have started holds up nobody who
 // ends the gang.
 func TestGangHeldUp(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		line := "while :; do for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -STOP $p 2>/dev/null; done; done"
-		if got := s.gang(t, "-n", "4", "--network", "none", "--timeout", "2", "--stop-timeout", "1", rig.ImagePath(t, "busybox"), "sh", "-c", line); got.Code == 0 {
+		if got := s.runGang(t, "-n", "4", "--network", "none", "--timeout", "2", "--stop-timeout", "1", rig.ImagePath(t, "busybox"), "sh", "-c", line); got.Code == 0 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -102,20 +102,20 @@ func TestGangHeldUp(t *testing.T) {
 
 // TestGangStopRank: a rank that is stopped isn't started again, and neither are the others.
 func TestGangStopRank(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		id := s.detach(t, "--name", "whole", "-n", "2", "--network", "none", "--restart", "5", rig.ImagePath(t, "busybox"), "sh", "-c", "trap 'exit 3' TERM; "+asks)
-		s.ready(t, "whole.rank-1")
+		s.awaitTraps(t, "whole.rank-1")
 		s.prints(t, "whole.rank-1\n", "stop", "whole.rank-1")
 		s.prints(t, "3\n", "wait", "whole")
 		s.prints(t, "whole\n", "rm", "whole")
-		s.nothing(t, id)
+		s.expectNothingLeft(t, id)
 	})
 }
 
 // TestGangOutput: all that the ranks write is shown, whatever their logs can hold, and however
 // slow he is who reads it.
 func TestGangOutput(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		const lines = 40000
 		r, w, err := os.Pipe()
 		rig.Must(t, err)
@@ -144,7 +144,7 @@ func TestGangOutput(t *testing.T) {
 
 // TestGangUnread: who shows a gang and can't, for nobody reads it, doesn't hold up who ends it.
 func TestGangUnread(t *testing.T) {
-	s := apart(t, "v2", "crun")
+	s := startApart(t, "v2", "crun")
 	r, w, err := os.Pipe()
 	rig.Must(t, err)
 	defer r.Close()
@@ -161,5 +161,5 @@ func TestGangUnread(t *testing.T) {
 	s.prints(t, "unread\n", "rm", "-f", "unread")
 	text, err := os.ReadFile(id)
 	rig.Must(t, err)
-	s.nothing(t, string(text))
+	s.expectNothingLeft(t, string(text))
 }

@@ -20,8 +20,8 @@ type front struct {
 	id  string
 }
 
-// front starts a gang of two and returns as soon as both ranks have run a first line.
-func (s server) front(t *testing.T, line string, flags ...string) front {
+// startGang starts a gang of two and returns as soon as both ranks have run a first line.
+func (s server) startGang(t *testing.T, line string, flags ...string) front {
 	t.Helper()
 	dir := t.TempDir()
 	words := append([]string{"run", "--runtime", s.runtime, "--cidfile", dir + "/id", "-v", dir + ":/out", "-n", "2", "--network", "none"}, flags...)
@@ -58,12 +58,12 @@ const serves = "; echo > /out/$RANK; while :; do sleep 0.01; done"
 
 // TestGangSignals: a signal reaches all ranks, however soon it comes after their start.
 func TestGangSignals(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		// No SIGINT: a shell that waits for a child may ignore it.
 		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP} {
-			f := s.front(t, "trap 'exit 5' TERM HUP USR1"+serves)
+			f := s.startGang(t, "trap 'exit 5' TERM HUP USR1"+serves)
 			f.ends(t, sig, 5)
-			s.nothing(t, f.id)
+			s.expectNothingLeft(t, f.id)
 		}
 	})
 }
@@ -72,13 +72,13 @@ func TestGangSignals(t *testing.T) {
 // knows the exit code of a rank that ends before the next one looks; and a gang whose start
 // wasn't told of goes with the next command.
 func TestGangSignalsWithoutMonitor(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		for range 3 {
-			f := s.front(t, "trap 'exit 6' TERM"+serves)
+			f := s.startGang(t, "trap 'exit 6' TERM"+serves)
 			rig.Must(t, syscall.Kill(s.monitor(t, f.id), syscall.SIGKILL))
 			f.ends(t, syscall.SIGTERM, 6, 255, 143)
 			rig.WaitUntil(t, "it is gone", func() bool { return s.RunBerth(t, "ps", "-a", "-q", "--filter", "id="+f.id).Out == "" })
-			s.nothing(t, f.id)
+			s.expectNothingLeft(t, f.id)
 		}
 	})
 }
@@ -86,29 +86,29 @@ func TestGangSignalsWithoutMonitor(t *testing.T) {
 // TestGangSignalBetweenLives: a gang that waits for its next life has no process; its stop
 // signal ends it all the same.
 func TestGangSignalBetweenLives(t *testing.T) {
-	s := apart(t, "v2", "crun")
-	f := s.front(t, "echo > /out/$RANK; exit 7", "--restart", "always")
+	s := startApart(t, "v2", "crun")
+	f := s.startGang(t, "echo > /out/$RANK; exit 7", "--restart", "always")
 	rig.WaitUntil(t, "it waits for its next life", func() bool {
 		life := s.Do(t, "cat", "/var/lib/berth/tasks/"+f.id+"/run.json")
 		return strings.Contains(life, `"restarts":3`) && strings.Contains(life, `"ended":{`)
 	})
 	f.ends(t, syscall.SIGTERM, 7)
-	s.nothing(t, f.id)
+	s.expectNothingLeft(t, f.id)
 }
 
 // TestGangSignalEndsRestarts: whoever looks at a gang and presses ^C, or goes away, ends it, and
 // not one of its lives. Other signals are the ranks' business.
 func TestGangSignalEndsRestarts(t *testing.T) {
-	s := apart(t, "v2", "runc")
+	s := startApart(t, "v2", "runc")
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
-		f := s.front(t, "echo > /out/$RANK; exec sleep 1000", "--restart", "always")
+		f := s.startGang(t, "echo > /out/$RANK; exec sleep 1000", "--restart", "always")
 		f.ends(t, sig, 128+int(sig))
-		s.nothing(t, f.id)
+		s.expectNothingLeft(t, f.id)
 	}
-	f := s.front(t, "echo > /out/$RANK; exit 7", "--restart", "always")
+	f := s.startGang(t, "echo > /out/$RANK; exit 7", "--restart", "always")
 	f.ends(t, syscall.SIGINT, 7, 130)
-	s.nothing(t, f.id)
-	f = s.front(t, "echo life >> /out/lives-$RANK; trap 'exit 5' USR1"+serves, "--restart", "1")
+	s.expectNothingLeft(t, f.id)
+	f = s.startGang(t, "echo life >> /out/lives-$RANK; trap 'exit 5' USR1"+serves, "--restart", "1")
 	rig.Must(t, f.cmd.Process.Signal(syscall.SIGUSR1))
 	rig.WaitUntil(t, "there is another life", func() bool {
 		return strings.Contains(s.Do(t, "cat", "/var/lib/berth/tasks/"+f.id+"/run.json"), `"restarts":1`)

@@ -14,7 +14,7 @@ import (
 // TestGangBarrier: a container that can't be made, however late that shows, keeps all
 // others from starting.
 func TestGangBarrier(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		dir := t.TempDir()
 		// A runtime that fails for the rank that is said, when the others are long made.
 		failing := dir + "/" + s.runtime
@@ -35,7 +35,7 @@ func TestGangBarrier(t *testing.T) {
 			}
 		}
 		if text, err := os.ReadFile(id); err == nil {
-			s.nothing(t, string(text))
+			s.expectNothingLeft(t, string(text))
 		}
 	})
 }
@@ -43,7 +43,7 @@ func TestGangBarrier(t *testing.T) {
 // TestGangGivenUp: a gang whose start is held up ends, and leaves nothing, as soon as nobody
 // wants it: who asked for it is killed or interrupted, its time is over, or it is removed.
 func TestGangGivenUp(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		dir := t.TempDir()
 		holding := dir + "/" + s.runtime // up the second rank, whose container is never made
 		rig.Must(t, os.WriteFile(holding, fmt.Appendf(nil, `#!/bin/sh
@@ -79,7 +79,7 @@ func TestGangGivenUp(t *testing.T) {
 				})
 				text, err := os.ReadFile(id)
 				rig.Must(t, err)
-				s.nothing(t, string(text))
+				s.expectNothingLeft(t, string(text))
 			})
 		}
 	})
@@ -87,16 +87,16 @@ func TestGangGivenUp(t *testing.T) {
 
 // TestGangCPUs: each rank runs on the CPUs near its own GPU, by a cpuset or without.
 func TestGangCPUs(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
-		got := s.gang(t, "-n", "8", "--gpus-per-rank", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sh", "-c",
+	onGangServers(t, func(t *testing.T, s server) {
+		got := s.runGang(t, "-n", "8", "--gpus-per-rank", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sh", "-c",
 			"sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status")
 		var want []string
 		for rank := range 8 {
-			alone := s.gang(t, "-n", "1", "--gpus-per-rank", fmt.Sprintf("device=%d", rank), "--network", "none", rig.ImagePath(t, "busybox"), "sh", "-c",
+			alone := s.runGang(t, "-n", "1", "--gpus-per-rank", fmt.Sprintf("device=%d", rank), "--network", "none", rig.ImagePath(t, "busybox"), "sh", "-c",
 				"sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status")
 			want = append(want, strings.Replace(strings.TrimSpace(alone.Out), "rank-0", fmt.Sprintf("rank-%d", rank), 1))
 		}
-		if !slices.Equal(sorted(got.Out), want) || got.Code != 0 {
+		if !slices.Equal(sortLines(got.Out), want) || got.Code != 0 {
 			t.Errorf("%+v, want %v", got, want)
 		}
 		if first, last := want[0][len("rank-0"):], want[7][len("rank-7"):]; runtime.NumCPU() > 1 && first == last {

@@ -28,7 +28,7 @@ func TestGangStorm(t *testing.T) {
 	}
 	t.Logf("-gang.seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		for round := range *gangStorms {
 			s.storm(t, round, random)
 			if t.Failed() {
@@ -74,7 +74,7 @@ func (s server) storm(t *testing.T, round int, random *rand.Rand) {
 		}
 		s.RunBerth(t, "ps")
 	}
-	s.nothing(t, string(text))
+	s.expectNothingLeft(t, string(text))
 	if t.Failed() {
 		t.Log(what)
 	}

@@ -14,33 +14,33 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// gangs runs a test on servers that have a network of their own.
-func gangs(t *testing.T, test func(*testing.T, server)) {
+// onGangServers runs a test on servers that have a network of their own.
+func onGangServers(t *testing.T, test func(*testing.T, server)) {
 	t.Helper()
 	for _, p := range testutil.Pairs(t) {
-		t.Run(p.Runtime+" "+p.Cgroup, func(t *testing.T) { test(t, apart(t, p.Cgroup, p.Runtime)) })
+		t.Run(p.Runtime+" "+p.Cgroup, func(t *testing.T) { test(t, startApart(t, p.Cgroup, p.Runtime)) })
 	}
 }
 
-func apart(t *testing.T, cgroup, runtime string) server {
+func startApart(t *testing.T, cgroup, runtime string) server {
 	t.Helper()
 	n := shared.Once(t, "apart "+cgroup, func() (*rig.Node, error) { return shared.StartApart("dgx-h100", cgroup) })
 	return server{n, runtime}
 }
 
-// gang runs one in the foreground, to its end, and fails if something of it is left.
-func (s server) gang(t *testing.T, words ...string) rig.Said {
+// runGang runs one in the foreground, to its end, and fails if something of it is left.
+func (s server) runGang(t *testing.T, words ...string) rig.Said {
 	t.Helper()
 	id := t.TempDir() + "/id"
 	got := s.RunBerth(t, append([]string{"run", "--runtime", s.runtime, "--cidfile", id}, words...)...)
 	if text, err := os.ReadFile(id); err == nil {
-		s.nothing(t, string(text))
+		s.expectNothingLeft(t, string(text))
 	}
 	return got
 }
 
-// nothing fails if something of a gang is left.
-func (s server) nothing(t *testing.T, id string) {
+// expectNothingLeft fails if something of a gang is left.
+func (s server) expectNothingLeft(t *testing.T, id string) {
 	t.Helper()
 	for _, l := range s.Leases(t) {
 		if l.Owner.Container == id {
@@ -57,15 +57,15 @@ func (s server) nothing(t *testing.T, id string) {
 	}
 }
 
-// sorted are the lines of a text: those of several ranks come in any order.
-func sorted(text string) []string {
+// sortLines are the lines of a text: those of several ranks come in any order.
+func sortLines(text string) []string {
 	return slices.Sorted(slices.Values(lines(strings.TrimSpace(text))))
 }
 
 // TestGang: the ranks share what they have to, and each has its own of the rest.
 func TestGang(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
-		got := s.gang(t, "-n", "3", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c", `
+	onGangServers(t, func(t *testing.T, s server) {
+		got := s.runGang(t, "-n", "3", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c", `
 			echo $RANK $LOCAL_RANK=$BERTH_RANK_GPUS $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $(ls /dev | grep -c '^nvidia[0-9]')
 			echo x > /dev/shm/$RANK; while [ $(ls /dev/shm | wc -l) -lt 3 ]; do sleep 0.01; done
 			echo $(cat /proc/1/comm) $(grep -c rank- /etc/hosts) $(hostname)`)
@@ -74,7 +74,7 @@ func TestGang(t *testing.T) {
 			"rank-0 | 0 0=0 3 rank-0:29500 3", "rank-0 | catatonit 1 " + name, "rank-1 | 1 1=1 3 rank-0:29500 3", "rank-1 | catatonit 1 " + name,
 			"rank-2 | 2 2=2 3 rank-0:29500 3", "rank-2 | catatonit 1 " + name,
 		}
-		if !slices.Equal(sorted(got.Out), want) || got.Code != 0 || got.Err != "" {
+		if !slices.Equal(sortLines(got.Out), want) || got.Code != 0 || got.Err != "" {
 			t.Errorf("%+v, want %v", got, want)
 		}
 	})
@@ -83,11 +83,11 @@ func TestGang(t *testing.T) {
 // TestGangBinds: a rank sees no GPU but its own if that is asked for, and none can open
 // another's.
 func TestGangBinds(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
-		got := s.gang(t, "-n", "2", "--gpus-per-rank", "2", "--bind-gpus", "rank", rig.ImagePath(t, "busybox"), "sh", "-c",
+	onGangServers(t, func(t *testing.T, s server) {
+		got := s.runGang(t, "-n", "2", "--gpus-per-rank", "2", "--bind-gpus", "rank", rig.ImagePath(t, "busybox"), "sh", "-c",
 			`echo $LOCAL_RANK $(ls /dev | grep '^nvidia[0-9]'); for i in 0 1 2 3 4 5 6 7; do mknod /tmp/$i c 195 $i 2>/dev/null && echo made; done; true`)
 		var seen []string
-		for _, l := range sorted(got.Out) {
+		for _, l := range sortLines(got.Out) {
 			words := strings.Fields(strings.TrimPrefix(l, "rank-"))
 			if len(words) != 5 {
 				t.Fatalf("%+v", got)
@@ -107,9 +107,9 @@ func TestGangBinds(t *testing.T) {
 // TestGangHolder: of what holds the namespaces there is nothing to be had, whatever a rank
 // may do.
 func TestGangHolder(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		for _, flags := range [][]string{nil, {"--privileged"}, {"--cap-add", "ALL", "--security-opt", "seccomp=unconfined"}} {
-			got := s.gang(t, slices.Concat([]string{"-n", "1", "--gpus-per-rank", "1"}, flags, []string{rig.ImagePath(t, "busybox"), "sh", "-c", `
+			got := s.runGang(t, slices.Concat([]string{"-n", "1", "--gpus-per-rank", "1"}, flags, []string{rig.ImagePath(t, "busybox"), "sh", "-c", `
 				exec 2>/dev/null; ls -A /proc/1/root/ /proc/1/cwd/ | grep -v : | grep .
 				nsenter -t 1 -m ls -A / 2>/dev/null
 				tr '\0' '\n' < /proc/1/environ 2>/dev/null
@@ -127,7 +127,7 @@ func TestGangHolder(t *testing.T) {
 // TestGangHolderProgram: what the holder runs can't be written to by who comes to it, in
 // whichever way: it is on a mount that is read-only, and that nobody has.
 func TestGangHolderProgram(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		id := s.detach(t, "-n", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sleep", "1000")
 		proc := "/proc/" + s.Do(t, "cat", "/var/lib/berth/tasks/"+id+"/bundle/pid")
 		exe := proc + "/exe"
@@ -143,21 +143,21 @@ func TestGangHolderProgram(t *testing.T) {
 			t.Errorf("its root, number of mounts and arguments: %q", got)
 		}
 		s.prints(t, id+"\n", "rm", "-f", id)
-		s.nothing(t, id)
+		s.expectNothingLeft(t, id)
 	})
 }
 
 // TestGangFails: the first failure ends the others, and its code is the gang's; who heeds
 // nothing is killed when the grace is over.
 func TestGangFails(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
-		got := s.gang(t, "-n", "3", "--stop-timeout", "1", "--name", "train", rig.ImagePath(t, "busybox"), "sh", "-c", `
+	onGangServers(t, func(t *testing.T, s server) {
+		got := s.runGang(t, "-n", "3", "--stop-timeout", "1", "--name", "train", rig.ImagePath(t, "busybox"), "sh", "-c", `
 			case $RANK in
 			0) trap 'echo asked; exit 0' TERM; while :; do sleep 0.01; done;;
 			1) trap '' TERM; while :; do sleep 0.01; done;;
 			2) sleep 0.5; echo failing; exit 7;;
 			esac`)
-		if want := []string{"rank-0 | asked", "rank-2 | failing"}; !slices.Equal(sorted(got.Out), want) || got.Code != 7 ||
+		if want := []string{"rank-0 | asked", "rank-2 | failing"}; !slices.Equal(sortLines(got.Out), want) || got.Code != 7 ||
 			got.Err != "berth: gang train: rank-2 failed first\n" {
 			t.Errorf("%+v", got)
 		}
@@ -166,7 +166,7 @@ func TestGangFails(t *testing.T) {
 
 // TestGangStarts: nothing starts if not all can be made.
 func TestGangStarts(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		dir := t.TempDir()
 		file := dir + "/gang.toml"
 		rig.Must(t, os.WriteFile(file, fmt.Appendf(nil, "image = %q\nnetwork = \"none\"\n"+`
@@ -178,7 +178,7 @@ func TestGangStarts(t *testing.T) {
 			name = "bad"
 			command = ["/etc/passwd"]
 			`, rig.ImagePath(t, "busybox"), dir), 0o600))
-		got := s.gang(t, "--gang", file)
+		got := s.runGang(t, "--gang", file)
 		if got.Code != 126 || got.Out != "" || !strings.HasPrefix(got.Err, "berth: bad-0: ") || len(lines(strings.TrimSpace(got.Err))) != 1 {
 			t.Errorf("%+v", got)
 		}
@@ -190,10 +190,10 @@ func TestGangStarts(t *testing.T) {
 
 // TestGangVerbs: a gang is one task to whoever speaks of it, and so is each rank.
 func TestGangVerbs(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		id := s.detach(t, "--name", "train", "-n", "2", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c", "trap 'echo hup' HUP; trap 'exit 3' TERM; echo up $RANK; "+asks)
-		rig.WaitUntil(t, "both are up", func() bool { return len(sorted(s.RunBerth(t, "logs", "train").Out)) == 2 })
-		if got, want := sorted(s.RunBerth(t, "logs", "train").Out), []string{"rank-0 | up 0", "rank-1 | up 1"}; !slices.Equal(got, want) {
+		rig.WaitUntil(t, "both are up", func() bool { return len(sortLines(s.RunBerth(t, "logs", "train").Out)) == 2 })
+		if got, want := sortLines(s.RunBerth(t, "logs", "train").Out), []string{"rank-0 | up 0", "rank-1 | up 1"}; !slices.Equal(got, want) {
 			t.Errorf("%q", got)
 		}
 		s.prints(t, "up 1\n", "logs", "train.rank-1")
@@ -214,18 +214,18 @@ func TestGangVerbs(t *testing.T) {
 			t.Error(state)
 		}
 		s.prints(t, "train\n", "rm", "train")
-		s.nothing(t, id)
+		s.expectNothingLeft(t, id)
 	})
 }
 
 // TestGangRestart: all begin anew, with a new /dev/shm.
 func TestGangRestart(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		dir := t.TempDir()
 		for _, rank := range []string{"0", "1"} { // rank 0 counts rank 1's lines, also before it has any
 			rig.Must(t, os.WriteFile(dir+"/"+rank, nil, 0o644))
 		}
-		got := s.gang(t, "-n", "2", "--restart", "2", "-v", dir+":/out", rig.ImagePath(t, "busybox"), "sh", "-c", `
+		got := s.runGang(t, "-n", "2", "--restart", "2", "-v", dir+":/out", rig.ImagePath(t, "busybox"), "sh", "-c", `
 			[ -e /dev/shm/mine-$RANK ] && echo stale; echo > /dev/shm/mine-$RANK; echo life >> /out/$RANK
 			[ $RANK = 1 ] && exec sleep 1000
 			while [ $(wc -l < /out/0) -gt $(wc -l < /out/1) ]; do sleep 0.01; done; exit 4`)
@@ -242,12 +242,12 @@ func TestGangRestart(t *testing.T) {
 
 // TestGangNetworks: each kind is what it says, and two gangs don't meet.
 func TestGangNetworks(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		for kind, want := range map[string]string{"none": "lo", "private": "lo eth0", "host": "lo"} { // the host has no other here
-			got := s.gang(t, "-n", "2", "--network", kind, rig.ImagePath(t, "busybox"), "sh", "-c", `
+			got := s.runGang(t, "-n", "2", "--network", kind, rig.ImagePath(t, "busybox"), "sh", "-c", `
 				if [ $RANK = 0 ]; then nc -l -p 29533 -e echo hello; else
 				until nc rank-0 29533 </dev/null 2>/dev/null; do sleep 0.05; done; echo $(ls /sys/class/net | sort -r); fi`)
-			if out := sorted(got.Out); !slices.Equal(out, []string{"rank-1 | hello", "rank-1 | " + want}) || got.Code != 0 {
+			if out := sortLines(got.Out); !slices.Equal(out, []string{"rank-1 | hello", "rank-1 | " + want}) || got.Code != 0 {
 				t.Errorf("%s: %+v", kind, got)
 			}
 		}
@@ -256,13 +256,13 @@ func TestGangNetworks(t *testing.T) {
 
 // TestGangStore: what one rank puts into the store of Horovod's rendezvous, another finds.
 func TestGangStore(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		for _, network := range []string{"private", "none"} {
-			got := s.gang(t, "-n", "2", "--network", network, rig.ImagePath(t, "busybox"), "sh", "-c", `
+			got := s.runGang(t, "-n", "2", "--network", network, rig.ImagePath(t, "busybox"), "sh", "-c", `
 				ask() { printf "$1 /global/0 HTTP/1.0\r\nContent-Length: ${#2}\r\n\r\n$2" | nc $HOROVOD_GLOO_RENDEZVOUS_ADDR $HOROVOD_GLOO_RENDEZVOUS_PORT; }
 				[ $HOROVOD_RANK = 0 ] && ask PUT here >/dev/null
 				until ask GET "" | tail -n 1 | grep -q here; do sleep 0.05; done; echo found`)
-			if want := []string{"rank-0 | found", "rank-1 | found"}; !slices.Equal(sorted(got.Out), want) || got.Code != 0 || got.Err != "" {
+			if want := []string{"rank-0 | found", "rank-1 | found"}; !slices.Equal(sortLines(got.Out), want) || got.Code != 0 || got.Err != "" {
 				t.Errorf("%s: %+v", network, got)
 			}
 		}
@@ -271,11 +271,11 @@ func TestGangStore(t *testing.T) {
 
 // TestGangPorts: two gangs in the host's network have ports of their own.
 func TestGangPorts(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		s.detach(t, "--name", "one", "-n", "2", "--network", "host", rig.ImagePath(t, "busybox"), "sh", "-c", "echo $MASTER_PORT; exec sleep 1000")
-		rig.WaitUntil(t, "both have told", func() bool { return len(sorted(s.RunBerth(t, "logs", "one").Out)) == 2 })
-		got := s.gang(t, "-n", "2", "--network", "host", rig.ImagePath(t, "busybox"), "sh", "-c", "echo $MASTER_PORT")
-		if first := sorted(s.RunBerth(t, "logs", "one").Out); slices.Equal(first, sorted(got.Out)) || len(sorted(got.Out)) != 2 {
+		rig.WaitUntil(t, "both have told", func() bool { return len(sortLines(s.RunBerth(t, "logs", "one").Out)) == 2 })
+		got := s.runGang(t, "-n", "2", "--network", "host", rig.ImagePath(t, "busybox"), "sh", "-c", "echo $MASTER_PORT")
+		if first := sortLines(s.RunBerth(t, "logs", "one").Out); slices.Equal(first, sortLines(got.Out)) || len(sortLines(got.Out)) != 2 {
 			t.Errorf("%q and %+v", first, got)
 		}
 		s.RunBerth(t, "rm", "-f", "one")
@@ -284,7 +284,7 @@ func TestGangPorts(t *testing.T) {
 
 // TestGangJSON: what programs read of a gang.
 func TestGangJSON(t *testing.T) {
-	s := apart(t, "v2", "crun")
+	s := startApart(t, "v2", "crun")
 	s.detach(t, "--name", "g", "-n", "2", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	var all []struct {
 		Name   string

@@ -10,7 +10,7 @@ import (
 // TestGangWaits: a detached gang that waits for its GPUs is in the background at once, can be ended there, and
 // begins when it has them.
 func TestGangWaits(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
+	onGangServers(t, func(t *testing.T, s server) {
 		words := func(name string, more ...string) []string {
 			return append(append([]string{"run", "-d", "--wait", "--name", name}, more...),
 				"-n", "2", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c", "echo begun; exit 7")
@@ -35,14 +35,14 @@ func TestGangWaits(t *testing.T) {
 		s.prints(t, "other\n", "stop", "other")
 		s.prints(t, "143\n", "wait", "other")
 		s.prints(t, "other\n", "rm", "other")
-		s.nothing(t, id)
+		s.expectNothingLeft(t, id)
 		id = start(words("other", "--rm")...)
 		s.prints(t, "other\n", "kill", "other")
 		rig.WaitUntil(t, "it is gone", func() bool { return state("other") == "" })
-		s.nothing(t, id)
+		s.expectNothingLeft(t, id)
 		s.prints(t, "holder\n", "rm", "-f", "holder")
 		s.prints(t, "7\n", "wait", "later")
-		if got := sorted(s.RunBerth(t, "logs", "later").Out); len(got) != 2 || !strings.HasSuffix(got[0], "begun") {
+		if got := sortLines(s.RunBerth(t, "logs", "later").Out); len(got) != 2 || !strings.HasSuffix(got[0], "begun") {
 			t.Errorf("logs: %q", got)
 		}
 		s.prints(t, "later\n", "rm", "later")

@@ -14,7 +14,7 @@ import (
 // and the tasks are stopped and removed by one verb each.
 func TestHundredAlive(t *testing.T) {
 	h := newHundred(t, "v1")
-	before := h.tree()
+	before := h.listState()
 	names := make([]string, 100)
 	slots := make(chan struct{}, 8)
 	var all sync.WaitGroup
@@ -44,7 +44,7 @@ func TestHundredAlive(t *testing.T) {
 		t.Errorf("more than %d KiB each", most)
 	}
 	h.must(append([]string{"stop"}, names...)...)
-	h.empty(before)
+	h.removeAllTasks(before)
 }
 
 // proportional is a process's share of the memory that it uses, in KiB.

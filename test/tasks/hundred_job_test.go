@@ -37,8 +37,8 @@ type job struct {
 // heeded is the exit code of what was asked to end.
 const heeded = 44
 
-// draw draws what is asked for.
-func draw(r *rand.Rand, n int) []*job {
+// drawJobs draws what is asked for.
+func drawJobs(r *rand.Rand, n int) []*job {
 	jobs := make([]*job, n)
 	one := func(of int) bool { return r.IntN(of) == 0 }
 	some := func(least, most int) time.Duration {
@@ -103,14 +103,14 @@ func (h *hundred) launch(j *job) {
 				h.t.Errorf("berth %q says %+v, which is no id", j.words(h, name), c)
 				return
 			}
-			h.meet(id, name)
+			h.noteTask(id, name)
 			j.name = name
 			h.finish(j)
 			return
 		case c.code == -1:
 			// Nobody knows whether it has started. It ends all the same.
-			h.happened(name, commandKilled)
-			h.again("rm", "-f", name)
+			h.noteIncident(name, commandKilled)
+			h.repeatUnlessKilled("rm", "-f", name)
 		case c.code == 75 && !j.wait:
 			time.Sleep(2 * time.Second) // another one's turn
 		case len(h.incidents(name, monitorKilled, initKilled, runtimeKilled, commandKilled, attacked)) == 0:
@@ -125,20 +125,20 @@ func (h *hundred) launch(j *job) {
 func (h *hundred) finish(j *job) {
 	if j.stop > 0 {
 		time.Sleep(j.stop)
-		h.happened(j.name, attacked)
-		h.again("stop", "-t", "5", j.name)
+		h.noteIncident(j.name, attacked)
+		h.repeatUnlessKilled("stop", "-t", "5", j.name)
 	}
-	c := h.again("wait", j.name)
+	c := h.repeatUnlessKilled("wait", j.name)
 	for strings.Contains(c.err, "and its processes have ended") { // and so were those that came after it
-		c = h.again("wait", j.name)
+		c = h.repeatUnlessKilled("wait", j.name)
 	}
 	if c.code == 0 {
 		j.waited = strings.TrimSpace(c.out)
 	}
 }
 
-// again repeats a verb until it isn't killed.
-func (h *hundred) again(words ...string) call {
+// repeatUnlessKilled repeats a verb until it isn't killed.
+func (h *hundred) repeatUnlessKilled(words ...string) call {
 	for {
 		if c := h.berth(words...); c.code != -1 {
 			return c
@@ -146,8 +146,8 @@ func (h *hundred) again(words ...string) call {
 	}
 }
 
-// meet learns what a task is called.
-func (h *hundred) meet(id, name string) {
+// noteTask learns what a task is called.
+func (h *hundred) noteTask(id, name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.known[id] == "" {

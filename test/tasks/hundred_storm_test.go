@@ -85,7 +85,7 @@ func release(all []victim) {
 
 func (h *hundred) kill(v victim, r *rand.Rand) {
 	if v.name != "" {
-		h.happened(v.name, v.kind) // before it dies
+		h.noteIncident(v.name, v.kind) // before it dies
 	}
 	if unix.PidfdSendSignal(v.pidfd, unix.SIGKILL, nil, 0) != nil {
 		return
@@ -94,12 +94,12 @@ func (h *hundred) kill(v victim, r *rand.Rand) {
 	h.kills[v.what]++
 	h.mu.Unlock()
 	if v.kind == monitorKilled && r.IntN(3) > 0 {
-		h.background.Go(func() { h.nurse(v) })
+		h.background.Go(func() { h.awaitAdoption(v) })
 	}
 }
 
-// nurse has a verb give a task another monitor, and notes when it has one.
-func (h *hundred) nurse(v victim) {
+// awaitAdoption has a verb give a task another monitor, and notes when it has one.
+func (h *hundred) awaitAdoption(v victim) {
 	h.berth("ps")
 	for id, name := range h.ids() {
 		if name != v.name {
@@ -107,8 +107,8 @@ func (h *hundred) nurse(v victim) {
 		}
 		var life tasks.Life
 		data, err := os.ReadFile(h.task(id, "run.json"))
-		if err == nil && json.Unmarshal(data, &life) == nil && life.Monitor.PID != v.pid && life.Ended == nil && lives(life.Monitor.PID) {
-			h.happened(name, adopted)
+		if err == nil && json.Unmarshal(data, &life) == nil && life.Monitor.PID != v.pid && life.Ended == nil && isRunning(life.Monitor.PID) {
+			h.noteIncident(name, adopted)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (h *hundred) ids() map[string]string {
 			_ = json.Unmarshal(data, &rec) // the name comes with the next look
 		}
 		all[e.Name()] = rec.Name
-		h.meet(e.Name(), rec.Name)
+		h.noteTask(e.Name(), rec.Name)
 	}
 	return all
 }
@@ -261,7 +261,7 @@ func (h *hundred) user(ctx context.Context, r *rand.Rand) {
 		words := slices.Clone(reading[r.IntN(len(reading))])
 		if h.isPrey(name) && r.IntN(3) == 0 {
 			words = slices.Clone(ending[r.IntN(len(ending))])
-			h.happened(name, attacked)
+			h.noteIncident(name, attacked)
 		}
 		switch words[0] {
 		case "ps", "leases", "prune":

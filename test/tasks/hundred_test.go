@@ -40,10 +40,10 @@ func TestHundred(t *testing.T) {
 	for _, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {
 			h := newHundred(t, cgroup)
-			before := h.tree()
+			before := h.listState()
 			h.storm()
-			h.verdicts()
-			h.empty(before)
+			h.checkJobs()
+			h.removeAllTasks(before)
 			h.report()
 		})
 	}
@@ -97,8 +97,8 @@ func newHundred(t *testing.T, cgroup string) *hundred {
 	}
 	t.Logf("-hundred.seed %d", h.seed)
 	t.Cleanup(h.end)
-	h.share()
-	h.whole() // what berth makes once stays
+	h.makeSharedDir()
+	h.runOnAllGPUs() // what berth makes once stays
 	return h
 }
 
@@ -118,8 +118,8 @@ func (h *hundred) end() {
 	h.t.Error("not all processes can be ended")
 }
 
-// whole runs a task that has all GPUs, with each runtime.
-func (h *hundred) whole() {
+// runOnAllGPUs runs a task that has all GPUs, with each runtime.
+func (h *hundred) runOnAllGPUs() {
 	h.t.Helper()
 	for _, runtime := range []string{"crun", "runc"} {
 		h.must("run", "-d", "--rm", "--name", "whole", "--gpus", "8", "--runtime", runtime, h.box, "sleep", "1000")
@@ -128,8 +128,8 @@ func (h *hundred) whole() {
 	}
 }
 
-// share makes what all containers have in common.
-func (h *hundred) share() {
+// makeSharedDir makes what all containers have in common.
+func (h *hundred) makeSharedDir() {
 	h.t.Helper()
 	holder, err := shared.Compile("holder", "testdata/holder.c", "-static")
 	rig.Must(h.t, err)
@@ -156,7 +156,7 @@ const atOnce = 100
 
 // storm runs all tasks to their ends while others kill and use verbs.
 func (h *hundred) storm() {
-	h.jobs = draw(rand.New(rand.NewPCG(h.seed, 0)), *hundredTasks/2)
+	h.jobs = drawJobs(rand.New(rand.NewPCG(h.seed, 0)), *hundredTasks/2)
 	ctx, calm := context.WithCancel(context.Background())
 	var storm, work sync.WaitGroup
 	storm.Go(func() { h.killer(ctx, rand.New(rand.NewPCG(h.seed, 1))) })
@@ -214,12 +214,12 @@ func (h *hundred) berth(words ...string) call {
 	if ctx.Err() != nil {
 		h.t.Errorf("berth %q takes for ever: %+v", words, c)
 	}
-	h.heard(words, c)
+	h.noteOutput(words, c)
 	return c
 }
 
-// heard keeps what verbs say, and finds what they must never say.
-func (h *hundred) heard(words []string, c call) {
+// noteOutput keeps what verbs say, and finds what they must never say.
+func (h *hundred) noteOutput(words []string, c call) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls++
@@ -227,12 +227,12 @@ func (h *hundred) heard(words []string, c call) {
 		h.t.Errorf("berth %q: %+v", words, c)
 	}
 	for line := range strings.Lines(c.err) {
-		h.said[words[0]+": "+plain(line)]++
+		h.said[words[0]+": "+withoutNumbers(line)]++
 	}
 }
 
-// plain is a line without what differs from task to task.
-func plain(line string) string {
+// withoutNumbers is a line without what differs from task to task.
+func withoutNumbers(line string) string {
 	words := strings.Fields(line)
 	for i, w := range words {
 		if strings.ContainsAny(w, "0123456789") {
@@ -251,8 +251,8 @@ func (h *hundred) must(words ...string) string {
 	return c.out
 }
 
-// happened notes an incident.
-func (h *hundred) happened(name, what string) {
+// noteIncident notes an incident.
+func (h *hundred) noteIncident(name, what string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.past[name] = append(h.past[name], incident{time.Now(), what})

@@ -23,7 +23,7 @@ type lived struct {
 }
 
 // lives reads what a task has noted of itself.
-func (h *hundred) lives(name string) (all []lived) {
+func (h *hundred) readLives(name string) (all []lived) {
 	h.t.Helper()
 	data, err := os.ReadFile(h.hold("records", name))
 	if err != nil && !os.IsNotExist(err) {
@@ -53,10 +53,10 @@ func (h *hundred) lives(name string) (all []lived) {
 	return all
 }
 
-// unseen says whether the end of a life may have come while nobody watched over the task:
+// mayHaveMissedEnd says whether the end of a life may have come while nobody watched over the task:
 // its monitor was killed, before the next life at the latest, and nobody saw another one
 // in between.
-func (h *hundred) unseen(name string, all []lived, life int) bool {
+func (h *hundred) mayHaveMissedEnd(name string, all []lived, life int) bool {
 	past := h.incidents(name, monitorKilled, adopted)
 	for i, kill := range past {
 		if kill.what != monitorKilled || life+1 < len(all) && kill.at.After(all[life+1].started) {
@@ -78,8 +78,8 @@ type shown struct {
 	}
 }
 
-// verdicts compares what is known of each task with what it was inside.
-func (h *hundred) verdicts() {
+// checkJobs compares what is known of each task with what it was inside.
+func (h *hundred) checkJobs() {
 	h.t.Helper()
 	var list []shown
 	rig.Decode(h.t, h.must("ps", "-a", "--json"), &list)
@@ -94,11 +94,11 @@ func (h *hundred) verdicts() {
 		s, kept := byName[j.name]
 		switch {
 		case !kept && !j.rm && !j.prey:
-			h.wrong(j, "nobody removed it, and it is gone")
+			h.reportJob(j, "nobody removed it, and it is gone")
 		case kept && s.Exit == nil && s.State == "lost" && !j.prey:
-			h.wrong(j, "it is lost: %s", s.Why)
+			h.reportJob(j, "it is lost: %s", s.Why)
 		case kept && s.Exit == nil:
-			h.wrong(j, "it was waited for, and is %s", s.State)
+			h.reportJob(j, "it was waited for, and is %s", s.State)
 		case kept:
 			h.ended(j, s)
 			h.output(j)
@@ -113,8 +113,8 @@ func (h *hundred) verdicts() {
 	}
 }
 
-// wrong reports what must not be of a job, and all that happened to it.
-func (h *hundred) wrong(j *job, format string, args ...any) {
+// reportJob reports what must not be of a job, and all that happened to it.
+func (h *hundred) reportJob(j *job, format string, args ...any) {
 	h.t.Helper()
 	var past strings.Builder
 	for _, i := range h.incidents(j.name, monitorKilled, adopted, initKilled, runtimeKilled, commandKilled, attacked) {
@@ -128,42 +128,42 @@ func (h *hundred) ended(j *job, s shown) {
 	h.t.Helper()
 	h.code(j, s.Exit.Code)
 	if j.waited != "" && j.waited != strconv.Itoa(s.Exit.Code) {
-		h.wrong(j, "berth wait has said %s, and its exit code is %d", j.waited, s.Exit.Code)
+		h.reportJob(j, "berth wait has said %s, and its exit code is %d", j.waited, s.Exit.Code)
 	}
 	if (s.Exit.Code == 255) != strings.Contains(s.Exit.Error, "isn't known") {
-		h.wrong(j, "exit code %d, %q", s.Exit.Code, s.Exit.Error)
+		h.reportJob(j, "exit code %d, %q", s.Exit.Code, s.Exit.Error)
 	}
-	if len(h.lives(j.name)) == 0 {
+	if len(h.readLives(j.name)) == 0 {
 		return // it was killed while it waited for GPUs, or at its start
 	}
-	if n := len(h.lives(j.name)); s.Exit.Restarts < n-1 || j.restart == "" && n > 1 {
-		h.wrong(j, "%d lives, and %d restarts", n, s.Exit.Restarts)
+	if n := len(h.readLives(j.name)); s.Exit.Restarts < n-1 || j.restart == "" && n > 1 {
+		h.reportJob(j, "%d lives, and %d restarts", n, s.Exit.Restarts)
 	}
 	// Between two lives its monitor proves its lease, and nobody does if that is killed.
 	pushed := len(h.incidents(j.name, attacked)) > 0 ||
 		len(h.incidents(j.name, monitorKilled)) > 0 && strings.Contains(s.Exit.Error, "it isn't started again: its lease was released")
 	if j.restart == "on-failure" && s.Exit.Code != 0 && !pushed || j.restart == "always" && !pushed {
-		h.wrong(j, "nobody stopped it, and it wasn't started again: %+v", *s.Exit)
+		h.reportJob(j, "nobody stopped it, and it wasn't started again: %+v", *s.Exit)
 	}
 	if j.restart == "on-failure:2" && s.Exit.Code != 0 && s.Exit.Restarts != 2 && !pushed {
-		h.wrong(j, "it was started again %d times", s.Exit.Restarts)
+		h.reportJob(j, "it was started again %d times", s.Exit.Restarts)
 	}
 }
 
 // code checks a task's exit code.
 func (h *hundred) code(j *job, code int) {
 	h.t.Helper()
-	all := h.lives(j.name)
+	all := h.readLives(j.name)
 	killed := len(h.incidents(j.name, initKilled, attacked)) > 0 || j.timeout > 0
 	cut := len(h.incidents(j.name, runtimeKilled, initKilled, monitorKilled, attacked)) > 0
 	last := len(all) - 1
 	switch {
 	case last >= 0 && all[last].end != nil && *all[last].end == code: // as it should
-	case code == 255 && (last < 0 || h.unseen(j.name, all, last)): // and nobody knows
+	case code == 255 && (last < 0 || h.mayHaveMissedEnd(j.name, all, last)): // and nobody knows
 	case (code == 137 || code == 143) && killed:
 	case code == 125 && cut && (j.restart != "" || last < 0): // the next life couldn't be begun
 	default:
-		h.wrong(j, "its exit code is %d", code)
+		h.reportJob(j, "its exit code is %d", code)
 	}
 }
 
@@ -171,12 +171,12 @@ func (h *hundred) code(j *job, code int) {
 // a killed monitor was just writing down.
 func (h *hundred) output(j *job) {
 	h.t.Helper()
-	c := h.again("logs", j.name)
+	c := h.repeatUnlessKilled("logs", j.name)
 	if c.code != 0 {
-		h.wrong(j, "its log can't be read: %+v", c)
+		h.reportJob(j, "its log can't be read: %+v", c)
 		return
 	}
-	all := h.lives(j.name)
+	all := h.readLives(j.name)
 	seen := make([]map[int]int, len(all)) // how often each line of each life is there
 	for i := range seen {
 		seen[i] = map[int]int{}
@@ -189,7 +189,7 @@ func (h *hundred) output(j *job) {
 				continue // a runtime's last words
 			}
 			if err != nil || n != 2 || life < 1 || life > len(all) || line%2 != stream {
-				h.wrong(j, "stream %d of its log has %q", 2-stream, text)
+				h.reportJob(j, "stream %d of its log has %q", 2-stream, text)
 				continue
 			}
 			seen[life-1][line]++
@@ -199,24 +199,24 @@ func (h *hundred) output(j *job) {
 		// A line is written before that is noted.
 		most := max(l.said, len(seen[life]))
 		if most > l.said+1 {
-			h.wrong(j, "life %d has %d lines in its log, and wrote %d", life+1, len(seen[life]), l.said)
+			h.reportJob(j, "life %d has %d lines in its log, and wrote %d", life+1, len(seen[life]), l.said)
 		}
-		unseen := h.unseen(j.name, all, life)
+		unseen := h.mayHaveMissedEnd(j.name, all, life)
 		for line := 1; line <= most; line++ {
 			switch n := seen[life][line]; {
 			case n == 1, n == 0 && unseen:
 			case n > 1 && len(h.incidents(j.name, monitorKilled)) > 0:
 			default:
-				h.wrong(j, "line %d of life %d is in its log %d times", line, life+1, n)
+				h.reportJob(j, "line %d of life %d is in its log %d times", line, life+1, n)
 				return
 			}
 		}
 	}
 }
 
-// tree is all that berth keeps, but for the events and what containers see of the driver,
+// listState is all that berth keeps, but for the events and what containers see of the driver,
 // which are there for the next ones.
-func (h *hundred) tree() (names []string) {
+func (h *hundred) listState() (names []string) {
 	h.t.Helper()
 	for _, root := range []string{"/var/lib/berth", "/run/berth"} {
 		rig.Must(h.t, filepath.WalkDir(h.Path(root), func(path string, e fs.DirEntry, err error) error {
@@ -235,8 +235,8 @@ func (h *hundred) tree() (names []string) {
 	return names
 }
 
-// empty removes all tasks, and looks for what is left of them.
-func (h *hundred) empty(before []string) {
+// removeAllTasks removes all tasks, and looks for what is left of them.
+func (h *hundred) removeAllTasks(before []string) {
 	h.t.Helper()
 	if ids := strings.Fields(h.must("ps", "-a", "-q")); len(ids) > 0 {
 		h.must(append([]string{"rm", "-f"}, ids...)...)
@@ -246,11 +246,11 @@ func (h *hundred) empty(before []string) {
 	}
 	// The next launch sweeps what launchers have left that were killed, and the next exec
 	// what others have. All GPUs are free.
-	h.whole()
+	h.runOnAllGPUs()
 	if left := h.Leases(h.t); len(left) > 0 {
 		h.t.Errorf("leases are left: %+v", left)
 	}
-	if diff := cmp.Diff(before, h.tree()); diff != "" {
+	if diff := cmp.Diff(before, h.listState()); diff != "" {
 		h.t.Errorf("what berth keeps, before and after:\n%s", diff)
 	}
 	if mounts := h.Do(h.t, "cat", "/proc/self/mountinfo"); strings.Contains(mounts, "/berth/tasks/") {

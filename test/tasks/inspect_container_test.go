@@ -10,9 +10,9 @@ import (
 
 // TestInspectContainer: what a container was made with is told, whoever said it.
 func TestInspectContainer(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "crun")
+	s := startServer(t, "dgx-h100", "v2", "crun")
 	s.run(t, "--name", "made", "-e", "A=b", "-u", "5:6", "-w", "/tmp", "-v", "/usr:/bound:ro", "--cap-drop", "ALL", "--cap-add", "CHOWN",
-		"--ulimit", "nofile=77", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		"--ulimit", "nofile=77", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 	var all []struct {
 		Task struct {
 			Container struct {

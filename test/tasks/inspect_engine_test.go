@@ -19,7 +19,7 @@ import (
 func TestInspectOfEngines(t *testing.T) {
 	for _, way := range []string{"wrapper", "hook"} {
 		t.Run(way, func(t *testing.T) {
-			s := start(t, "dgx-h100", "v2", "runc")
+			s := startServer(t, "dgx-h100", "v2", "runc")
 			id := fmt.Sprintf("engine-%s-%d", way, os.Getpid())
 			s.create(t, way, id)
 			if way == "hook" { // the spec of the other names a file below it
@@ -51,7 +51,7 @@ func TestInspectOfEngines(t *testing.T) {
 			}
 		})
 	}
-	s := start(t, "dgx-h100", "v2", "runc")
+	s := startServer(t, "dgx-h100", "v2", "runc")
 	s.fails(t, 1, `task "nosuch": there is no such task, nor a lease or a container with one; berth ps -a and berth leases list them`, "inspect", "--why", "nosuch")
 }
 

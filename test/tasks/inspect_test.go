@@ -52,9 +52,9 @@ func (s server) spec(t *testing.T, bundle string) specs.Spec {
 	return spec
 }
 
-// parts are all that berth changes in a spec, as Injection.Kind and Name call it; what a
+// listParts are all that berth changes in a spec, as Injection.Kind and Name call it; what a
 // bind is called depends on what is bound.
-func parts(spec specs.Spec) (all []string) {
+func listParts(spec specs.Spec) (all []string) {
 	for _, d := range spec.Linux.Devices {
 		all = append(all, "device "+d.Path)
 	}
@@ -89,22 +89,22 @@ func TestInspectIsComplete(t *testing.T) {
 		{"a root that can't be written to", "dgx-h100", "v2", "crun", "1", []string{"--read-only"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := start(t, c.profile, c.cgroup, c.runtime)
-			words := append(slices.Clone(c.env), rig.ImagePath(t, "debian"), "sh", "-c", says("exec sleep 1000"))
+			s := startServer(t, c.profile, c.cgroup, c.runtime)
+			words := append(slices.Clone(c.env), rig.ImagePath(t, "debian"), "sh", "-c", announceReady("exec sleep 1000"))
 			s.run(t, append([]string{"--name", "bare"}, words...)...)
 			s.run(t, append([]string{"--name", "leased", "--gpus", c.request}, words...)...)
 			seen, bare := s.inspect(t, "leased"), s.inspect(t, "bare")
 			if seen.Not != "" || bare.Injected != nil || bare.Not != "" {
 				t.Fatalf("%s, %s, %+v", seen.Not, bare.Not, bare.Injected)
 			}
-			explain(t, parts(s.spec(t, bare.Task.Paths.Bundle)), parts(s.spec(t, seen.Task.Paths.Bundle)), seen.Injected)
-			inside(t, s, seen.Injected)
+			expectExplained(t, listParts(s.spec(t, bare.Task.Paths.Bundle)), listParts(s.spec(t, seen.Task.Paths.Bundle)), seen.Injected)
+			expectInContainer(t, s, seen.Injected)
 		})
 	}
 }
 
-// explain compares two specs' parts with what was said of the second.
-func explain(t *testing.T, without, with []string, said []injection) {
+// expectExplained compares two specs' parts with what was said of the second.
+func expectExplained(t *testing.T, without, with []string, said []injection) {
 	t.Helper()
 	var known []string
 	for _, i := range said {
@@ -130,8 +130,8 @@ func explain(t *testing.T, without, with []string, said []injection) {
 	}
 }
 
-// inside looks for what was injected in the container.
-func inside(t *testing.T, s server, said []injection) {
+// expectInContainer looks for what was injected in the container.
+func expectInContainer(t *testing.T, s server, said []injection) {
 	t.Helper()
 	var paths []string
 	for _, i := range said {
@@ -147,8 +147,8 @@ func inside(t *testing.T, s server, said []injection) {
 
 // TestInspectSaysWhy: of the usual things, who asked for them.
 func TestInspectSaysWhy(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "crun")
-	s.run(t, "--name", "why", "--gpus", "1", "-e", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics", rig.ImagePath(t, "debian"), "sh", "-c", says("exec sleep 1000"))
+	s := startServer(t, "dgx-h100", "v2", "crun")
+	s.run(t, "--name", "why", "--gpus", "1", "-e", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics", rig.ImagePath(t, "debian"), "sh", "-c", announceReady("exec sleep 1000"))
 	seen := s.inspect(t, "why")
 	uuid := ""
 	for _, i := range seen.Injected {
@@ -193,8 +193,8 @@ func TestInspectSaysWhy(t *testing.T) {
 
 // TestInspectRemoved: what a task asked for and didn't get is said, too.
 func TestInspectRemoved(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "runc")
-	s.run(t, "--name", "train", "--gpus", "device=0", "-v", "/dev/nvidia7:/dev/theirs", "-v", "/dev/nvidia0:/dev/ours", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+	s := startServer(t, "dgx-h100", "v2", "runc")
+	s.run(t, "--name", "train", "--gpus", "device=0", "-v", "/dev/nvidia7:/dev/theirs", "-v", "/dev/nvidia0:/dev/ours", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 	want := []injection{{"mount", "/dev/theirs", "/dev/nvidia7", "it belongs to an accelerator that the lease doesn't have"}}
 	if got := s.inspect(t, "train").Removed; !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)

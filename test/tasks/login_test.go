@@ -23,7 +23,7 @@ func (tty terminal) echoes(t *testing.T) bool {
 // TestLoginAsks: on a terminal login asks for what is missing, shows no password, and leaves the
 // terminal as it was.
 func TestLoginAsks(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "crun")
+	s := startServer(t, "dgx-h100", "v2", "crun")
 	r := fake.Serve(t, t.TempDir())
 	r.Change(func(r *fake.Registry) { r.User, r.Password = "alice", "s3cret" })
 	for _, tt := range []struct {
@@ -47,18 +47,18 @@ func TestLoginAsks(t *testing.T) {
 			rig.Must(t, cmd.Start())
 			var said strings.Builder
 			if tt.args == nil {
-				tty.reads(t, &said, "Username: ", "berth:")
+				tty.awaitText(t, &said, "Username: ", "berth:")
 				if !tty.echoes(t) {
 					t.Error("the user name isn't shown")
 				}
-				tty.types(t, "alice\n")
+				tty.typeText(t, "alice\n")
 			}
-			tty.reads(t, &said, "Password: ", "berth:")
+			tty.awaitText(t, &said, "Password: ", "berth:")
 			rig.WaitUntil(t, "the terminal shows nothing", func() bool { return !tty.echoes(t) })
-			if tty.types(t, tt.password); tt.password == "" {
-				tty.types(t, "\x03")
+			if tty.typeText(t, tt.password); tt.password == "" {
+				tty.typeText(t, "\x03")
 			}
-			tty.reads(t, &said, tt.ends)
+			tty.awaitText(t, &said, tt.ends)
 			_ = cmd.Wait() // the code says it
 			if code := cmd.ProcessState.ExitCode(); code != tt.code {
 				t.Errorf("exit code %d, want %d", code, tt.code)

@@ -30,7 +30,7 @@ type server struct {
 	runtime string
 }
 
-func start(t *testing.T, profile, cgroup, runtime string) server {
+func startServer(t *testing.T, profile, cgroup, runtime string) server {
 	t.Helper()
 	return server{shared.Shared(t, profile, cgroup), runtime}
 }
@@ -39,7 +39,7 @@ func start(t *testing.T, profile, cgroup, runtime string) server {
 func everywhere(t *testing.T, test func(*testing.T, server)) {
 	t.Helper()
 	for _, p := range testutil.Pairs(t) {
-		t.Run(p.Runtime+" "+p.Cgroup, func(t *testing.T) { test(t, start(t, "dgx-h100", p.Cgroup, p.Runtime)) })
+		t.Run(p.Runtime+" "+p.Cgroup, func(t *testing.T) { test(t, startServer(t, "dgx-h100", p.Cgroup, p.Runtime)) })
 	}
 }
 
@@ -87,8 +87,8 @@ func (s server) run(t *testing.T, words ...string) *running {
 	return r
 }
 
-// says is a shell's line that tells run that it runs, and then goes on.
-func says(rest string) string { return "touch /ready/yes || exit 99; " + rest }
+// announceReady is a shell's line that tells run that it runs, and then goes on.
+func announceReady(rest string) string { return "touch /ready/yes || exit 99; " + rest }
 
 func lines(text string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")

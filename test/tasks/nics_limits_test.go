@@ -10,7 +10,7 @@ import (
 // TestLowLimits: where the machine doesn't let berth raise what RDMA needs, people are told
 // so, once, and see it later.
 func TestLowLimits(t *testing.T) {
-	s := apart(t, "v1", "runc")
+	s := startApart(t, "v1", "runc")
 	weak := func(words ...string) []string {
 		return append([]string{
 			"--memlock=65536:65536", "--nofile=4096:4096", "setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all",

@@ -11,7 +11,7 @@ import (
 // there, and says so.
 func TestPublishedPort(t *testing.T) {
 	t.Parallel()
-	s := start(t, "dgx-h100", "v2", "crun")
+	s := startServer(t, "dgx-h100", "v2", "crun")
 	const port = "18888"
 	got := s.RunBerth(t, "run", "-d", "--runtime", s.runtime, "--name", "notebook", "-p", "127.0.0.1:"+port+":"+port, rig.ImagePath(t, "busybox"),
 		"sh", "-c", "echo notebook >/index.html; exec httpd -f -h / -p 127.0.0.1:"+port)

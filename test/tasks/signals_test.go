@@ -19,9 +19,9 @@ type signalled struct {
 	task string // "" for a command that berth stop doesn't end
 }
 
-// listens starts a command and waits until each of the shells has written that its traps are
+// startAndAwaitTraps starts a command and waits until each of the shells has written that its traps are
 // set.
-func (s server) listens(t *testing.T, task string, words []string, shells ...string) signalled {
+func (s server) startAndAwaitTraps(t *testing.T, task string, words []string, shells ...string) signalled {
 	t.Helper()
 	cmd := s.Command(s.Berth, words...)
 	out, err := cmd.StdoutPipe()
@@ -77,22 +77,22 @@ func TestSignals(t *testing.T) {
 		{"foreground", func(t *testing.T, s server, line string, flags ...string) signalled {
 			t.Helper()
 			words := append([]string{"run", "--runtime", s.runtime, "--name", "signalled"}, flags...)
-			return s.listens(t, "signalled", append(words, rig.ImagePath(t, "busybox"), "sh", "-c", line), "ready ")
+			return s.startAndAwaitTraps(t, "signalled", append(words, rig.ImagePath(t, "busybox"), "sh", "-c", line), "ready ")
 		}},
 		{"detached", func(t *testing.T, s server, line string, flags ...string) signalled {
 			t.Helper()
 			id := s.detach(t, append(flags, rig.ImagePath(t, "busybox"), "sh", "-c", line)...)
-			return s.listens(t, id, []string{"attach", "--no-stdin", id}, "ready ")
+			return s.startAndAwaitTraps(t, id, []string{"attach", "--no-stdin", id}, "ready ")
 		}},
 		{"exec", func(t *testing.T, s server, line string, flags ...string) signalled {
 			t.Helper()
 			id := s.detach(t, rig.ImagePath(t, "busybox"), "sleep", "1000")
-			return s.listens(t, "", []string{"exec", id, "sh", "-c", line}, "ready ")
+			return s.startAndAwaitTraps(t, "", []string{"exec", id, "sh", "-c", line}, "ready ")
 		}},
 		{"gang", func(t *testing.T, s server, line string, flags ...string) signalled {
 			t.Helper()
 			words := append([]string{"run", "--runtime", s.runtime, "--name", "signalled", "-n", "2", "--network", "none"}, flags...)
-			return s.listens(t, "signalled", append(words, rig.ImagePath(t, "busybox"), "sh", "-c", line), "ready 0", "ready 1")
+			return s.startAndAwaitTraps(t, "signalled", append(words, rig.ImagePath(t, "busybox"), "sh", "-c", line), "ready 0", "ready 1")
 		}},
 	}
 	for _, tt := range []struct {

@@ -23,9 +23,9 @@ func programs() []string {
 	return []string{"berth", "berth-nvml", "berth-hook", "berth-monitor"}
 }
 
-// older is a directory with programs of another version: other bytes, and in
+// buildOlder is a directory with programs of another version: other bytes, and in
 // BERTH_TEST_OLDER really older ones.
-func older(t *testing.T) string {
+func buildOlder(t *testing.T) string {
 	t.Helper()
 	if dir := os.Getenv("BERTH_TEST_OLDER"); dir != "" {
 		return dir
@@ -44,8 +44,8 @@ func older(t *testing.T) string {
 	return dir
 }
 
-// put replaces a program as package managers do: whoever runs it keeps the old one.
-func put(t *testing.T, from, name, dir string) {
+// replaceProgram replaces a program as package managers do: whoever runs it keeps the old one.
+func replaceProgram(t *testing.T, from, name, dir string) {
 	t.Helper()
 	in, err := os.Open(filepath.Join(from, name))
 	rig.Must(t, err)
@@ -68,7 +68,7 @@ func install(t *testing.T, s server, from string) upgraded {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range namesIn(t, from) {
-		put(t, from, name, dir)
+		replaceProgram(t, from, name, dir)
 	}
 	r := &rig.Rig{Dir: dir, Berth: filepath.Join(dir, "berth")}
 	return upgraded{server{r.Join(whole{s.Node}), s.runtime}, dir}
@@ -99,8 +99,8 @@ func (u upgraded) monitor(t *testing.T, id string) (pid int, program []byte) {
 	return pid, program
 }
 
-// runs fails unless a task's monitor is that of a directory.
-func (u upgraded) runs(t *testing.T, id, from string) {
+// expectMonitorOf fails unless a task's monitor is that of a directory.
+func (u upgraded) expectMonitorOf(t *testing.T, id, from string) {
 	t.Helper()
 	want, err := os.ReadFile(filepath.Join(from, "berth-monitor"))
 	rig.Must(t, err)
@@ -130,14 +130,14 @@ func (u upgraded) upgrade(t *testing.T) {
 		}
 	}
 	for _, name := range programs() {
-		put(t, shared.Dir, name, u.dir)
+		replaceProgram(t, shared.Dir, name, u.dir)
 	}
 }
 
 // TestUpgrade: tasks live across an upgrade of berth, whatever version watches over them,
 // and every verb of the new one works on them.
 func TestUpgrade(t *testing.T) {
-	old := older(t)
+	old := buildOlder(t)
 	everywhere(t, func(t *testing.T, s server) {
 		u := install(t, s, old)
 
@@ -152,16 +152,16 @@ func TestUpgrade(t *testing.T) {
 		gang := u.detach(t, "-n", "2", "--gpus-per-rank", "1", "--network", "none", "--name", "gang", rig.ImagePath(t, "busybox"), "sleep", "1000")
 		u.detach(t, "--name", "ended", rig.ImagePath(t, "busybox"), "sh", "-c", "echo over; exit 3")
 		u.prints(t, "3\n", "wait", "ended")
-		r := u.run(t, "--name", "front", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		r := u.run(t, "--name", "front", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 		before := u.Leases(t)
 		u.upgrade(t)
-		u.runs(t, kept, old)
+		u.expectMonitorOf(t, kept, old)
 
 		if got := u.Leases(t); len(got) != 4 || fmt.Sprint(got) != fmt.Sprint(before) {
 			t.Errorf("the leases are %+v, before %+v", got, before)
 		}
 		all := func(name, id string) {
-			t.Run(name, func(t *testing.T) { u.verbs(t, name, id) })
+			t.Run(name, func(t *testing.T) { u.checkVerbs(t, name, id) })
 		}
 		all("kept", kept)
 
@@ -173,14 +173,14 @@ func TestUpgrade(t *testing.T) {
 			u.RunBerth(t, "ps")
 			return u.life(t, orphan).Monitor.PID != pid
 		})
-		u.runs(t, orphan, shared.Dir)
+		u.expectMonitorOf(t, orphan, shared.Dir)
 		all("orphan", orphan)
 
 		// The old version's monitor begins the next life, and the new version ends it.
 		first := u.life(t, again)
 		rig.Must(t, unix.Kill(first.Init.PID, unix.SIGKILL))
 		rig.WaitUntil(t, "it begins again", func() bool { return strings.Count(u.RunBerth(t, "logs", "again").Out, "begun") == 2 })
-		u.runs(t, again, old)
+		u.expectMonitorOf(t, again, old)
 		all("again", again)
 
 		u.prints(t, "over\n", "logs", "ended")
@@ -195,7 +195,7 @@ func TestUpgrade(t *testing.T) {
 			u.RunBerth(t, "ps")
 			return u.life(t, gang).Monitor.PID != pid
 		})
-		u.runs(t, gang, shared.Dir)
+		u.expectMonitorOf(t, gang, shared.Dir)
 		u.prints(t, "2\n", "exec", "gang.rank-1", "sh", "-c", "ls /dev/nvidia? | wc -l")
 		u.prints(t, "gang\n", "stop", "gang")
 		u.prints(t, "gang\n", "rm", "gang")
@@ -210,8 +210,8 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// verbs has the new version do to a task what people do, to its end.
-func (u upgraded) verbs(t *testing.T, name, id string) {
+// checkVerbs has the new version do to a task what people do, to its end.
+func (u upgraded) checkVerbs(t *testing.T, name, id string) {
 	t.Helper()
 	if got := u.RunBerth(t, "ps").Out; !strings.Contains(got, id) {
 		t.Errorf("it isn't shown: %s", got)

@@ -18,11 +18,11 @@ type way struct {
 	begin func(t *testing.T, s server, name, line string, flags ...string)
 }
 
-func ways() []way {
+func startWays() []way {
 	return []way{
 		{"foreground", func(t *testing.T, s server, name, line string, flags ...string) {
 			t.Helper()
-			s.run(t, append(append([]string{"--name", name}, flags...), rig.ImagePath(t, "busybox"), "sh", "-c", says(line))...)
+			s.run(t, append(append([]string{"--name", name}, flags...), rig.ImagePath(t, "busybox"), "sh", "-c", announceReady(line))...)
 		}},
 		{"detached", func(t *testing.T, s server, name, line string, flags ...string) {
 			t.Helper()
@@ -47,14 +47,14 @@ func (s server) state(t *testing.T, name string) string {
 func bothWays(t *testing.T, test func(*testing.T, server, way)) {
 	t.Helper()
 	everywhere(t, func(t *testing.T, s server) {
-		for _, w := range ways() {
+		for _, w := range startWays() {
 			t.Run(w.name, func(t *testing.T) { test(t, s, w) })
 		}
 	})
 }
 
-// ready waits until the shell has made /tmp/set, behind its traps.
-func (s server) ready(t *testing.T, name string) {
+// awaitTraps waits until the shell has made /tmp/set, behind its traps.
+func (s server) awaitTraps(t *testing.T, name string) {
 	t.Helper()
 	rig.WaitUntil(t, name+" waits for signals", func() bool { return s.RunBerth(t, "exec", name, "cat", "/tmp/set").Code == 0 })
 }
@@ -70,11 +70,11 @@ func TestStop(t *testing.T) {
 		w.begin(t, s, "deaf", "trap '' TERM; "+asks)
 		w.begin(t, s, "dull", "exec sleep 1000") // the first process has no handler
 		for _, name := range []string{"polite", "own", "deaf"} {
-			s.ready(t, name)
+			s.awaitTraps(t, name)
 		}
 		got := make(chan rig.Said, 1)
 		go func() { got <- s.RunBerth(t, "wait", "polite", "own", "deaf", "dull") }()
-		rig.WaitUntil(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
+		rig.WaitUntil(t, "somebody waits", func() bool { return len(s.listCommands(t, "wait")) > 0 })
 		s.prints(t, "polite\nown\npolite\n", "stop", "polite", "own", "polite")
 		s.prints(t, "deaf\n", "stop", "-t", "0", "deaf")
 		s.prints(t, "dull\n", "stop", "dull", "-t", "-1")
@@ -91,8 +91,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// commands are the processes of berth with that verb, by their command lines.
-func (s server) commands(t *testing.T, verb string) []string {
+// listCommands are the processes of berth with that verb, by their command lines.
+func (s server) listCommands(t *testing.T, verb string) []string {
 	t.Helper()
 	out := s.Run(t, s.Command("pgrep", "-a", "-f", "^"+s.Berth+" "+verb)).Out
 	return slices.DeleteFunc(lines(out), func(l string) bool { return l == "" })
@@ -100,7 +100,7 @@ func (s server) commands(t *testing.T, verb string) []string {
 
 // TestSeveral: each task has its own error, and none keeps the others from being done.
 func TestSeveral(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "crun")
+	s := startServer(t, "dgx-h100", "v2", "crun")
 	s.detach(t, "--name", "one", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	id := s.detach(t, "--name", "two", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	want := rig.Said{Code: 1, Out: "one\n" + id[:7] + "\n", Err: `berth: task "noe": there is no such task (did you mean one?); berth ps -a lists all` + "\n" +
@@ -117,7 +117,7 @@ func TestSeveral(t *testing.T) {
 func TestKill(t *testing.T) {
 	bothWays(t, func(t *testing.T, s server, w way) {
 		w.begin(t, s, "told", "trap 'echo > /tmp/one' USR1; trap 'echo > /tmp/two' USR2; trap 'exit 4' HUP; "+asks)
-		s.ready(t, "told")
+		s.awaitTraps(t, "told")
 		for _, signal := range []string{"USR1", "usr2", "SIGUSR1", "10"} {
 			s.prints(t, "told\n", "kill", "-s", signal, "told")
 		}
@@ -126,7 +126,7 @@ func TestKill(t *testing.T) {
 		s.fails(t, 2, `there is no flag -9: berth kill -s 9 sends that signal; berth kill --help shows the usage`, "kill", "-9", "told")
 		code := make(chan rig.Said, 1)
 		go func() { code <- s.RunBerth(t, "wait", "told") }()
-		rig.WaitUntil(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
+		rig.WaitUntil(t, "somebody waits", func() bool { return len(s.listCommands(t, "wait")) > 0 })
 		s.prints(t, "told\n", "kill", "told", "--signal=HUP")
 		if got := <-code; got != (rig.Said{Out: "4\n"}) {
 			t.Errorf("berth wait: %+v", got)
@@ -221,7 +221,7 @@ func TestKilledMonitor(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
 		for _, verb := range []string{"exec", "stop", "kill", "wait", "rm", "stats"} {
 			s.detach(t, "--name", verb, "--gpus", "1", rig.ImagePath(t, "busybox"), "sh", "-c", "trap 'exit 5' TERM; "+asks)
-			s.ready(t, verb)
+			s.awaitTraps(t, verb)
 			s.killMonitor(t, verb)
 			switch verb {
 			case "exec":
@@ -239,7 +239,7 @@ func TestKilledMonitor(t *testing.T) {
 			case "wait":
 				got := make(chan rig.Said, 1)
 				go func() { got <- s.RunBerth(t, "wait", verb) }()
-				rig.WaitUntil(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
+				rig.WaitUntil(t, "somebody waits", func() bool { return len(s.listCommands(t, "wait")) > 0 })
 				s.killMonitor(t, verb)
 				s.prints(t, "wait\n", "stop", verb)
 				if said := <-got; said != (rig.Said{Out: "5\n"}) {
@@ -266,15 +266,15 @@ func (s server) killMonitor(t *testing.T, name string) {
 			t.Fatalf("%+v", list)
 		}
 		pid = list[0].Life.Monitor.PID
-		return lives(pid)
+		return isRunning(pid)
 	})
 	rig.Must(t, syscall.Kill(pid, syscall.SIGKILL))
-	rig.WaitUntil(t, "it is gone", func() bool { return !lives(pid) })
+	rig.WaitUntil(t, "it is gone", func() bool { return !isRunning(pid) })
 }
 
-// lives is false of what has ended and is only not buried yet: of a process that was
+// isRunning is false of what has ended and is only not buried yet: of a process that was
 // killed, the first thread can be a while before the others.
-func lives(pid int) bool {
+func isRunning(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	fields := strings.Fields(rest)
@@ -282,8 +282,8 @@ func lives(pid int) bool {
 }
 
 func TestPs(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "crun")
-	s.run(t, "--name", "fore", "--gpus", "2", "--label", "team=vision", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+	s := startServer(t, "dgx-h100", "v2", "crun")
+	s.run(t, "--name", "fore", "--gpus", "2", "--label", "team=vision", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
 	id := s.detach(t, "--name", "back", "--gpus", "1", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	s.detach(t, "--name", "over", rig.ImagePath(t, "busybox"), "sh", "-c", "exit 3")
 	s.prints(t, "3\n", "wait", "over")
@@ -324,7 +324,7 @@ func TestStats(t *testing.T) {
 		if s.Run(t, s.Command("test", "-d", "/sys/fs/cgroup/memory")).Code != 0 {
 			flags, limit = nil, 0 // the machine's version 2 may have few controllers
 		}
-		s.run(t, append(flags, "--name", "busy", "--gpus", "2", rig.ImagePath(t, "busybox"), "sh", "-c", says("exec dd if=/dev/zero of=/dev/null"))...)
+		s.run(t, append(flags, "--name", "busy", "--gpus", "2", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec dd if=/dev/zero of=/dev/null"))...)
 		var all []struct {
 			Name        string
 			CPU         float64 `json:"cpu_percent"`
@@ -366,7 +366,7 @@ func TestStats(t *testing.T) {
 
 // TestStatsInATerminal: the table is drawn anew each second, until ^C.
 func TestStatsInATerminal(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "crun")
+	s := startServer(t, "dgx-h100", "v2", "crun")
 	s.detach(t, "--name", "watched", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	tty := newTerminal(t, 33, 200)
 	cmd := s.Command(s.Berth, "stats")
@@ -376,12 +376,12 @@ func TestStatsInATerminal(t *testing.T) {
 	var said strings.Builder
 	for range 2 {
 		said.Reset()
-		tty.reads(t, &said, "watched")
+		tty.awaitText(t, &said, "watched")
 		if !strings.Contains(said.String(), "\x1b[H\x1b[J") {
 			t.Errorf("%q", said.String())
 		}
 	}
-	tty.types(t, "\x03")
+	tty.typeText(t, "\x03")
 	_ = cmd.Wait() // the code says it
 	if code := cmd.ProcessState.ExitCode(); code != 130 {
 		t.Errorf("exit code %d", code)
@@ -390,7 +390,7 @@ func TestStatsInATerminal(t *testing.T) {
 
 // TestNeedsRoot: records hold environments, and are root's.
 func TestNeedsRoot(t *testing.T) {
-	s := start(t, "dgx-h100", "v2", "crun")
+	s := startServer(t, "dgx-h100", "v2", "crun")
 	for _, words := range [][]string{{"ps"}, {"stop", "x"}, {"exec", "x", "ls"}, {"inspect", "x"}, {"stats"}, {"logs", "x"}} {
 		got := s.Run(t, s.Command("setpriv", append([]string{"--reuid", "1000", "--clear-groups", s.Berth}, words...)...))
 		if got.Code == 0 || got.Out != "" || got.Err != "berth: this needs root, and runs as user 1000: use sudo\n" {
