@@ -31,8 +31,8 @@ func slowRuntime(t *testing.T, runtime string, before bool) (path, here, on stri
 }
 
 // A monitor that is killed when its container was made and not started leaves a process
-// that waits for ever, and holds the task's device. Whoever comes next ends it, and
-// whoever stops or removes the task does.
+// that waits for ever, and holds the task's device. The next command ends that process, and so do
+// stop and rm of the task.
 func TestKilledBeforeItsFirstLife(t *testing.T) {
 	for _, next := range []string{"adopt", "sweep", "stop", "remove"} {
 		t.Run(next, func(t *testing.T) {
@@ -129,7 +129,7 @@ func removeFile(t *testing.T, path string) {
 	}
 }
 
-// Who kills monitors may kill the next one before it has begun.
+// The next monitor may be killed too, before it has adopted the task: adoption is tried again.
 func TestAdoptionIsTriedAgain(t *testing.T) {
 	r := newAnyRig(t)
 	d := r.detach("exec sleep 1000", nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// What a launcher left half made that was killed goes when somebody looks at tasks, and
-// what one is making stays.
+// A sweep removes what a killed launcher left half made, and keeps what a launcher that lives is
+// making.
 func TestAdoptSweepsHalfMade(t *testing.T) {
 	store := tasks.Store{Data: t.TempDir(), State: t.TempDir()}
 	boot, err := store.BootID()
@@ -67,7 +67,7 @@ func TestAdoptSweepsHalfMade(t *testing.T) {
 		}
 		defer held.Close()
 	}
-	// One that has ended, and one that nobody can read.
+	// One that has ended, and one whose record is damaged.
 	record(made("eeeeeeeeeee1"), nil)
 	if err := store.WriteExit("eeeeeeeeeee1", tasks.Exit{}); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func makeFIFO(t *testing.T) (path, volume string) {
 	return path, dir + ":/go"
 }
 
-// hear opens it at both ends, so that it doesn't end with who has told something.
+// hear opens the FIFO for reading and writing, so that it doesn't end when a writer closes it.
 const hear = "exec 3<>/go/go; "
 
 func writeWord(t *testing.T, path, word string) {
@@ -51,7 +51,7 @@ func TestMonitorKilled(t *testing.T) {
 		init := d.task().Life.Init
 		for n := range 3 {
 			d.killMonitor()
-			// What is written while nobody reads is kept.
+			// What is written while no monitor reads is kept.
 			writeWord(t, path, fmt.Sprintf("orphan-%d", n))
 			if holders := r.leases(); len(holders) != 1 {
 				t.Errorf("%q hold leases", holders)
@@ -102,7 +102,7 @@ func TestSweepAdopts(t *testing.T) {
 	})
 }
 
-// Of many who adopt, one does.
+// Of many commands that adopt a task at once, one does.
 func TestAdoptOnce(t *testing.T) {
 	r := newAnyRig(t)
 	d := r.detach("exec sleep 1000", nil)
@@ -139,7 +139,7 @@ func monitorsOf(t *testing.T, id string) (n int) {
 }
 
 // A task that was adopted is started again with all that it had written, and with its
-// lease; when that was ended by somebody, it isn't.
+// lease; when the lease was released meanwhile, it isn't.
 func TestAdoptedRestarts(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		path, volume := makeFIFO(t)
@@ -316,7 +316,8 @@ func (r rig) killAnywhere(dice *rand.Rand) {
 	r.expectNothingLeft()
 }
 
-// deviceIsFree: who asks next gets the device, whatever a dead maker's lease says.
+// deviceIsFree checks that the next request gets the device, although the lease of a dead launcher
+// is still on record.
 func (r rig) deviceIsFree() {
 	r.t.Helper()
 	request, err := request.Parse("1")

@@ -63,7 +63,7 @@ func TestAttach(t *testing.T) {
 			c.until(attach.Stdout, "hello\n")
 			c.until(attach.Stderr, "no hello\n")
 		}
-		// Who goes takes nothing with him.
+		// A client that detaches ends nothing.
 		a.conn.Close()
 		b.send(attach.Stdin, "end\n")
 		b.until(attach.Stdout, "hello\nend\n")
@@ -77,7 +77,7 @@ func TestAttach(t *testing.T) {
 	})
 }
 
-// Signals that come from who is attached do what they would do outside a container.
+// Signals sent by an attached client have the effect that they have outside a container.
 func TestAttachSignals(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		for line, want := range map[string]int{
@@ -117,7 +117,7 @@ func TestDetachedTerminal(t *testing.T) {
 	})
 }
 
-// Who doesn't read is left behind; neither the task nor its log waits for him.
+// A client that doesn't read is disconnected; neither the task nor its log waits for it.
 func TestAttachTooSlow(t *testing.T) {
 	r := newAnyRig(t)
 	d := r.detach("read x; head -c 8000000 /dev/zero; echo; echo last", func(j *job) { j.Interactive = true })

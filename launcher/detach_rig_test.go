@@ -158,7 +158,7 @@ func (d *detached) end() tasks.Exit {
 	return d.exit()
 }
 
-// exit waits for the task's record of its end, whoever writes it.
+// exit waits until the end of the task is on record, and returns that.
 func (d *detached) exit() tasks.Exit {
 	d.rig.t.Helper()
 	var e *tasks.Exit
@@ -222,7 +222,7 @@ func (d *detached) remove() {
 	}
 }
 
-// kill ends the task's monitor of now as nobody can prevent.
+// killMonitor kills the task's monitor with SIGKILL, and waits for its end.
 func (d *detached) killMonitor() {
 	d.rig.t.Helper()
 	l := d.task().Life

@@ -132,7 +132,7 @@ func TestDetachedFails(t *testing.T) {
 	})
 }
 
-// Whoever asked for a task and is gone before it has started doesn't get one.
+// A task isn't started when the command that asked for it has ended meanwhile.
 func TestDetachedIsNotWanted(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.launch("sleep 1000", func(j *job) { j.Devices = "ledger" })
@@ -162,7 +162,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The command may open its outputs anew, as shells do with /dev/stdout, whoever it is.
+// The task's command may open its outputs anew, as shells do with /dev/stdout, also as another user.
 func TestDetachedOutputCanBeOpened(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("echo one >/proc/self/fd/1; echo two >>/proc/self/fd/2", func(j *job) { j.User = "1234:5678" })

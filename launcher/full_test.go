@@ -45,8 +45,7 @@ func (r rig) useSmallDisk() (fill func() string) {
 	}
 }
 
-// However full the disk is, how a task ended is written down, and who adopts it may say
-// that he has.
+// On a full disk the end of a task is recorded all the same, and so is its adoption.
 func TestFullDisk(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		fill := r.useSmallDisk()
@@ -67,7 +66,7 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// Where even that can't be, who adopts is told so at once, and not by monitor after monitor.
+// Where even that is impossible, adoption fails at once instead of starting monitor after monitor.
 func TestFullDiskWithoutRoom(t *testing.T) {
 	r := newAnyRig(t)
 	fill := r.useSmallDisk()

@@ -55,8 +55,8 @@ func TestCallersDescriptorsStayOutside(t *testing.T) {
 	})
 }
 
-// A detached task keeps nothing of whoever started it: a lock would be held, and a pipe
-// never come to its end.
+// A detached task keeps no descriptor of the process that started it: a lock would stay held, and
+// a pipe would have no end.
 func TestDetachedTaskKeepsNoDescriptors(t *testing.T) {
 	r := newAnyRig(t)
 	reader, w, err := os.Pipe()

@@ -130,7 +130,7 @@ func (d *detached) hasWritten(path string) {
 	})
 }
 
-// What goes to files and comes from them is all there, in its order, whoever copies it.
+// Redirected output and input arrive complete and in order, with and without a monitor that copies.
 func TestRedirectedFilesAreWhole(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.detach("sleep 1000", nil)

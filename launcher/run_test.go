@@ -305,7 +305,7 @@ func TestRunDevices(t *testing.T) {
 	})
 }
 
-// What can be known beforehand is, so that nobody waits in line for a typo.
+// Mistakes in options are found before devices are acquired, not after a wait for them.
 func TestRunChecksBeforeAcquire(t *testing.T) {
 	r := newAnyRig(t)
 	got := r.run(r.job(func(j *job) { j.Devices, j.Command = "free", []string{"nope"} }))

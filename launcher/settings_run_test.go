@@ -38,7 +38,9 @@ func TestSettings(t *testing.T) {
 			})},
 			{
 				"tmpfs", "df -k /scratch | grep -o 1024; grep /scratch /proc/mounts | grep -c 'noexec.*mode=700'; touch /scratch/x && echo rw", "1024\n1024\n1\nrw\n",
-				withSettings(func(s *spec.Settings) { s.Mounts = parseMounts(t, "type=tmpfs,dst=/scratch,tmpfs-size=1m,tmpfs-mode=700") }),
+				withSettings(func(s *spec.Settings) {
+					s.Mounts = parseMounts(t, "type=tmpfs,dst=/scratch,tmpfs-size=1m,tmpfs-mode=700")
+				}),
 			},
 			{"tmpfs on a read-only root", "touch /x 2>/dev/null || echo ro; touch /new/x && echo rw", "ro\nrw\n", func(j *job) {
 				j.ReadOnly, j.Mounts = true, parseMounts(t, "type=tmpfs,dst=/new")

@@ -142,8 +142,8 @@ func TestTerminal(t *testing.T) {
 	})
 }
 
-// A task gets a terminal of its own also where nobody sits at one: what it writes is what
-// it writes to a terminal, and nothing comes in.
+// A task gets a terminal also where berth itself has none: it writes as to a terminal, and there is
+// no input.
 func TestUnattendedTerminal(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		const script = `for n in 0 1 2; do test -t $n && tty <&$n; done; echo "TERM=$TERM"; stty size; echo err >&2; exit 9`
@@ -230,7 +230,7 @@ func TestLastBytesOfATerminal(t *testing.T) {
 	})
 }
 
-// A task whose terminal's output goes to somebody who reads no more is hung up.
+// A task is hung up (SIGHUP) when the reader of its terminal's output is gone.
 func TestTerminalThatNobodyReads(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		if r.base.Runtime == "runc" {

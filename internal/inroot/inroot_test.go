@@ -114,7 +114,7 @@ func TestKernelFiles(t *testing.T) {
 func TestDevicesAreNotOpened(t *testing.T) {
 	testutil.NeedRoot(t)
 	root, host := makeTree(t)
-	// Nobody answers for this number: opening it would be ENXIO.
+	// No driver has this number: opening the node would fail with ENXIO.
 	testutil.Must(t, unix.Mknod(filepath.Join(host, "root/dev"), unix.S_IFCHR|0o666, int(unix.Mkdev(240, 77))))
 	if _, err := OpenFile(root, "dev"); !errors.Is(err, ErrNotRegular) {
 		t.Errorf("error %v, want ErrNotRegular", err)

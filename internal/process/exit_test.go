@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The exit of a process that is somebody else's child, as each way to learn it has it.
+// The exit of a process that isn't a child of the caller, by each way to read it.
 func TestWait(t *testing.T) {
 	for _, tt := range []struct {
 		name, line string

@@ -177,7 +177,7 @@ func TestHasPending(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel tells who is its parent when it has stopped.
+	// wait4 waits until the child is stopped.
 	if _, err := unix.Wait4(cmd.Process.Pid, nil, unix.WUNTRACED, nil); err != nil {
 		t.Fatal(err)
 	}

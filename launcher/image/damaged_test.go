@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// A name that nobody can read, as after a power failure, is none: the others are listed,
-// it is pulled anew, and what is left of it is removed.
+// A damaged record of a name, as a power failure leaves it, counts as none: the others are listed,
+// the image is pulled anew, and the record is removed.
 func TestDamagedNames(t *testing.T) {
 	for name, data := range map[string]string{
 		"empty": "", "zeros": strings.Repeat("\x00", 300), "cut off": `{"version":1,"name":"x`, "without a manifest": `{"version":1,"name":"x"}`,

@@ -141,8 +141,8 @@ func TestOpenIndexes(t *testing.T) {
 	}
 }
 
-// A layout names its own files alone. Devices aren't opened: nobody answers for
-// this number, which would show as ENXIO.
+// A layout can name only its own files. Devices aren't opened: no driver has this number, so that
+// opening it would fail with ENXIO.
 func TestOpenStaysInside(t *testing.T) {
 	testutil.NeedRoot(t)
 	for _, replaced := range []string{"oci-layout", "index.json", "manifest", "layer"} {
@@ -398,7 +398,8 @@ func TestUnpackTooLarge(t *testing.T) {
 	}
 }
 
-// Knowing a layer's digests doesn't give its files to who hasn't the layer.
+// An image that names the digests of a stored layer, but doesn't have the layer, doesn't get its
+// files.
 func TestUnpackNeedsTheLayer(t *testing.T) {
 	testutil.NeedRoot(t)
 	secret := func() oci.Image { return sampleImage("", strings.Repeat("secret", 1000)) }

@@ -211,7 +211,9 @@ func TestRemove(t *testing.T) {
 		{name: "one that is there and one that isn't", words: func(s filledStore, _ map[string]string) []string { return []string{s.one, "nothing"} }, left: []string{"two"}, layers: 1, fails: `image "nothing" is not here`},
 		{name: "a task's and another", words: func(s filledStore, _ map[string]string) []string { return []string{s.one, s.two} }, task: true, left: []string{"one"}, layers: 1, fails: "is used by a task"},
 		{name: "a task's, by force", words: func(s filledStore, _ map[string]string) []string { return []string{s.one} }, task: true, force: true, left: []string{"two"}},
-		{name: "a slip of the pen", words: func(s filledStore, _ map[string]string) []string { return []string{strings.Replace(s.one, "app", "ap", 1)} }, left: []string{"one", "two"}, fails: "app:1?)"},
+		{name: "a slip of the pen", words: func(s filledStore, _ map[string]string) []string {
+			return []string{strings.Replace(s.one, "app", "ap", 1)}
+		}, left: []string{"one", "two"}, fails: "app:1?)"},
 		{name: "too short an id", words: func(s filledStore, ids map[string]string) []string { return []string{ids[s.one][7:10]} }, left: []string{"one", "two"}, fails: "is not here (an id is given with 4 digits or more)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -246,7 +248,7 @@ func TestRemove(t *testing.T) {
 }
 
 // Another name of the same image keeps it; another image of the same layers is not the one
-// that a task uses. Who gives the id means all names, and has to say so.
+// that a task uses. Removal by id removes all names, which takes force.
 func TestRemoveOneOfTwoNames(t *testing.T) {
 	s := fillStore(t)
 	other := strings.Replace(s.one, "127.0.0.1", "localhost", 1)

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/test/images/fake"
 )
 
-// A layer whose download hangs keeps nobody else from it. The one that hangs ends well when its
-// registry goes on, and nothing is left over.
+// Another process takes over the download of a layer that hangs. The one that hangs succeeds when
+// its registry goes on, and no partial file is left.
 func TestTakeOver(t *testing.T) {
 	testutil.NeedRoot(t)
 	images := write(t, makeLargeImage("1", 2))

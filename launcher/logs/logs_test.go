@@ -206,8 +206,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// Who follows sees each line once and in order, over rotations, and the last ones when
-// the end came meanwhile.
+// A follower gets each line once and in order, across rotations, and also those that were written
+// just before the end.
 func TestFollow(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	w := open(t, path, MinSize, 50)
@@ -237,7 +237,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Who holds the log sees each line, however slow he is, and only as long as the writer waits.
+// A reader that holds the log gets each line, however slow it is, as long as the writer waits.
 func TestHold(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -275,7 +275,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// Nothing is dropped before he has come who is expected.
+// The writer drops nothing before the expected reader has come.
 func TestExpected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	w := open(t, path, MinSize, 3)

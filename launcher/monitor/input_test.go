@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/attach"
 )
 
-// A task that reads nothing holds up who types to it, and neither keeps who has gone nor
-// what others ask for.
+// A task that doesn't read its input blocks the client that writes to it. A client that has gone is
+// dropped all the same, and requests of other clients are answered.
 func TestInputThatNobodyReads(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "stdin")

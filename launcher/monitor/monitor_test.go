@@ -31,8 +31,8 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// What is in a pipe when nobody reads it is copied later, by another copier too, and
-// drain copies all that there is.
+// What was written to a pipe while no copier reads is copied by the next one, and drain copies all
+// that there is.
 func TestCopier(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "stdout")

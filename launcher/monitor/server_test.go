@@ -9,7 +9,7 @@ import (
 )
 
 // A client that asks for a gang's exit code gets it, whether it asks before or after the end.
-// Who doesn't hears when all was given back.
+// A client that doesn't ask is answered when the gang's resources are released.
 func TestGangEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
 	s, err := newServer(path)

@@ -42,7 +42,7 @@ func sampleContainer() Container {
 	}
 }
 
-// The whole spec, so that whoever changes a default sees what a container gets.
+// The golden files have the whole spec, so that a changed default shows in the review.
 func TestSpecGolden(t *testing.T) {
 	spec := New(sampleContainer())
 	SetCPUs(spec, "0-3")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A file that nobody can read makes a task broken, and no other; one of a life or an end
-// that was never written to the disk is none.
+// A damaged record makes its task broken, and no other; an empty record of a life or an end, which a
+// power failure leaves, counts as none.
 func TestBroken(t *testing.T) {
 	huge := `{"version":1,"id":"` + idA + `","name":"` + strings.Repeat("x", maxRecord) + `"}`
 	for _, tt := range []struct {

@@ -196,7 +196,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// The name goes before the directory: whoever is killed in between leaves a directory, which a
+// The name is removed before the directory: a process killed in between leaves a directory, which a
 // sweep finds.
 func TestRemoveOrder(t *testing.T) {
 	s := Store{Data: t.TempDir(), State: t.TempDir()}

@@ -29,8 +29,8 @@ func startWithDataDisk(t *testing.T) (s server, disk string) {
 	return s, disk
 }
 
-// TestReadOnlyDataDisk: a file system that the kernel has made read-only after an error keeps
-// nobody from ending tasks, whose devices are free then.
+// TestReadOnlyDataDisk: tasks can be ended on a file system that the kernel has made read-only after
+// an error, and their devices are free then.
 func TestReadOnlyDataDisk(t *testing.T) {
 	s, disk := startWithDataDisk(t)
 	testEndingOfTasks(t, s, "read-only file system", func() {

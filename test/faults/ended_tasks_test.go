@@ -56,7 +56,7 @@ func TestManyEndedTasks(t *testing.T) {
 		return len(ids)
 	}
 	configure(fmt.Sprintf("keep_count = %d", many-10))            // a launch removes two
-	rig.Must(t, os.RemoveAll(store.Dir(fmt.Sprintf("%012x", 1)))) // somebody was quicker
+	rig.Must(t, os.RemoveAll(store.Dir(fmt.Sprintf("%012x", 1)))) // another command removed it first
 	s.Do(t, s.Berth, append([]string{"--config", config}, run...)...)
 	if n := count(); n != many-3 {
 		t.Errorf("%d tasks after a launch, want %d", n, many-3)

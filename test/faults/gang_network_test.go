@@ -27,7 +27,7 @@ func sh(t *testing.T, s server, line string) string {
 	return got.Out
 }
 
-// TestForwardingTurnedOff: when somebody writes 1 and then 0 to ip_forward, which switches
+// TestForwardingTurnedOff: when 1 and then 0 is written to ip_forward, which switches
 // every interface off, the interfaces that a running gang needs forward again.
 func TestForwardingTurnedOff(t *testing.T) {
 	s := startApart(t, "forwarding")

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// A process outside of berth computes on a GPU. The GPU is handed to nobody before that process
-// has ended, and whoever asks is told which process it is.
+// A process outside of berth computes on a GPU. The GPU isn't leased before that process has ended,
+// and the refusal names the process.
 func TestGPUInUseOutside(t *testing.T) {
 	s := startGPUServer(t, "l40s-pcie")
 	pid, end := s.compute(t, "2")

@@ -9,9 +9,9 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// TestHaltedMonitor: a monitor or launcher that was stopped by a signal, or frozen, holds nobody
-// up who ends its task or waits for it. They are told which process it is, and once that goes on,
-// or was killed, nothing is left of the task.
+// TestHaltedMonitor: commands that end a task or wait for it don't hang when its monitor or launcher
+// was stopped by a signal, or is frozen. They name the process, and once that goes on or was killed,
+// nothing is left of the task.
 func TestHaltedMonitor(t *testing.T) {
 	halts := []struct {
 		name       string

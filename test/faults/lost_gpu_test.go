@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// A GPU that fell off the bus is lost from then on, before anybody asks the driver: here the
-// driver's library hangs.
+// A GPU that fell off the bus is lost from then on, without a call of the driver's library, which
+// hangs here.
 func TestGPUFallsOffTheBus(t *testing.T) {
 	s := startGPUServer(t, "l40s-pcie")
 	s.detach(t, "holder", "device=1")
@@ -96,7 +96,7 @@ func TestXidOffTheBus(t *testing.T) {
 		}
 	}
 	s.told(t, "lost", "GPU 0 ")
-	s.Do(t, s.Berth, "discover") // somebody has reset it
+	s.Do(t, s.Berth, "discover") // it was reset
 	if g := s.gpus(t)[0]; g.State != "leased" || g.Lost != "" {
 		t.Errorf("after a discovery berth gpus says %+v", g)
 	}

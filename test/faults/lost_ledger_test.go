@@ -11,7 +11,7 @@ import (
 )
 
 // TestLostLedger: what runs keeps its GPUs when the state directory was removed, or the configuration names
-// another one. Nobody gets a GPU before the ledger was rebuilt, and then nobody gets one that is held.
+// another one. No GPU is leased before the ledger was rebuilt, and then none that is held.
 func TestLostLedger(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"v1", "v2"} {

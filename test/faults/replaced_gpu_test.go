@@ -64,7 +64,7 @@ func (s gpuServer) detach(t *testing.T, name, gpus string) {
 }
 
 // A GPU was replaced while a container held the one before it. The container's device rules let
-// it open the node, so nobody else gets the new GPU before the container has ended.
+// it open the node, so the new GPU isn't leased before the container has ended.
 func TestReplacedGPU(t *testing.T) {
 	s := startGPUServer(t, "l40s-pcie")
 	s.detach(t, "holder", "device=2")

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// TestSharedMountIsMadeAgain: somebody unmounts the driver's files that containers have in common.
+// TestSharedMountIsMadeAgain: the mount of the driver's files that containers have in common is removed.
 // The next start, of a task or a gang, mounts them again, where all containers see them.
 func TestSharedMountIsMadeAgain(t *testing.T) {
 	t.Parallel()

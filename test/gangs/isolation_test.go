@@ -22,21 +22,21 @@ type reach struct {
 // no other gang in any.
 func TestGangIsolation(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
-		dir := meeting(t)
-		opened := n.start(t, "-n", "2", "--gpus-per-rank", "1", "--nics", "auto", "--name", "owner",
+		dir := makeMeetingDir(t)
+		opened := n.startRun(t, "-n", "2", "--gpus-per-rank", "1", "--nics", "auto", "--name", "owner",
 			"-v", dir+":/meet", "-v", scripts+":/mnt:ro", torch,
 			"sh", "-c", `[ $RANK = 0 ] && exec python3 /mnt/reach.py open
 				until [ -e /meet/address ]; do sleep 0.05; done
 				python3 /mnt/reach.py look $(cat /meet/address) 60 > /meet/.inside && mv /meet/.inside /meet/inside
 				until [ -e /meet/done ]; do sleep 0.05; done`)
-		inside := look(t, opened.awaits(t, dir, "inside"))
-		address := opened.awaits(t, dir, "address")
-		said := n.must(t, "run", "-n", "1", "--gpus-per-rank", "1", "--nics", "auto",
+		inside := parseReach(t, opened.awaitFile(t, dir, "inside"))
+		address := opened.awaitFile(t, dir, "address")
+		said := n.mustRun(t, "run", "-n", "1", "--gpus-per-rank", "1", "--nics", "auto",
 			"-v", scripts+":/mnt:ro", torch, "python3", "/mnt/reach.py", "look", address, "2")
-		outside := look(t, said)
+		outside := parseReach(t, said)
 		rig.Must(t, os.WriteFile(filepath.Join(dir, "done"), nil, 0o600))
 		if code := opened.Wait(t); code != 0 {
-			t.Errorf("the owner ended with %d\n%s", code, opened.said(t))
+			t.Errorf("the owner ended with %d\n%s", code, opened.readOutput(t))
 		}
 
 		devices := func(r *reach) [3][]string {
@@ -61,11 +61,11 @@ func TestGangIsolation(t *testing.T) {
 				}
 			}
 		}
-		n.nothingLeft(t)
+		n.expectNothingLeft(t)
 	})
 }
 
-func look(t *testing.T, said string) (r reach) {
+func parseReach(t *testing.T, said string) (r reach) {
 	t.Helper()
 	i := strings.IndexByte(said, '{')
 	if i < 0 {

@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// nothingLeft holds the server to what a gang must leave: nothing. What the kernel takes
+// expectNothingLeft holds the server to what a gang must leave: nothing. What the kernel takes
 // back when the last process ends may come a moment later.
-func (n node) nothingLeft(t *testing.T) {
+func (n node) expectNothingLeft(t *testing.T) {
 	t.Helper()
 	var found []string
 	for last := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		found = n.left(t)
+		found = n.listLeft(t)
 		if len(found) == 0 {
 			return
 		}
@@ -33,8 +33,8 @@ func (n node) nothingLeft(t *testing.T) {
 	t.Fatalf("left after the gang:\n%s\n%s", strings.Join(found, "\n"), n.RunBerth(t, "ps", "-a").Out)
 }
 
-// left is what there is of gangs: interfaces, mounts, cgroups, tasks, leases, processes.
-func (n node) left(t *testing.T) (found []string) {
+// listLeft is what there is of gangs: interfaces, mounts, cgroups, tasks, leases, processes.
+func (n node) listLeft(t *testing.T) (found []string) {
 	t.Helper()
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -53,19 +53,19 @@ func (n node) left(t *testing.T) (found []string) {
 		t.Fatal(err)
 	}
 	for _, task := range tasks {
-		if ofTask(task.Name()) {
+		if isTaskID(task.Name()) {
 			found = append(found, "task "+task.Name())
 		}
 	}
-	return append(found, append(n.mounts(t), append(n.cgroups(t), n.processes(t)...)...)...)
+	return append(found, append(n.listMounts(t), append(n.listCgroups(t), n.listProcesses(t)...)...)...)
 }
 
-func ofTask(name string) bool { return regexp.MustCompile(`^[0-9a-f]{12}$`).MatchString(name) }
+func isTaskID(name string) bool { return regexp.MustCompile(`^[0-9a-f]{12}$`).MatchString(name) }
 
-// mounts are those of tasks, and files that keep a namespace.
-func (n node) mounts(t *testing.T) (found []string) {
+// listMounts are those of tasks, and files that keep a namespace.
+func (n node) listMounts(t *testing.T) (found []string) {
 	t.Helper()
-	data, err := os.ReadFile(n.proc() + "/mountinfo")
+	data, err := os.ReadFile(n.procDir() + "/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,11 +79,11 @@ func (n node) mounts(t *testing.T) (found []string) {
 	return found
 }
 
-// proc is the directory of the node's first process.
-func (n node) proc() string { return strings.TrimSuffix(n.Path(""), "/root") }
+// procDir is the directory of the node's first process.
+func (n node) procDir() string { return strings.TrimSuffix(n.Path(""), "/root") }
 
-// cgroups are those with a task's id in their name.
-func (n node) cgroups(t *testing.T) (found []string) {
+// listCgroups are those with a task's id in their name.
+func (n node) listCgroups(t *testing.T) (found []string) {
 	t.Helper()
 	root, known := n.Path("/sys/fs/cgroup"), n.seen.all()
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -105,10 +105,10 @@ func (n node) cgroups(t *testing.T) (found []string) {
 	return found
 }
 
-// processes are the node's that are in a cgroup of a task's, and berth's own that watch.
-func (n node) processes(t *testing.T) (found []string) {
+// listProcesses are the node's that are in a cgroup of a task's, and berth's own that watch.
+func (n node) listProcesses(t *testing.T) (found []string) {
 	t.Helper()
-	for _, p := range n.members() {
+	for _, p := range n.listMembers() {
 		found = append(found, fmt.Sprintf("process %d, a %s: %s", p.pid, p.kind, p.words))
 	}
 	return found
@@ -120,8 +120,8 @@ type member struct {
 	kind, task, words string
 }
 
-// members are all of them: monitors by their program, holders and ranks by their cgroup.
-func (n node) members() (found []member) {
+// listMembers are all of them: monitors by their program, holders and ranks by their cgroup.
+func (n node) listMembers() (found []member) {
 	known := n.seen.all()
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
 	for _, dir := range dirs {
@@ -158,13 +158,13 @@ type ids struct {
 	known map[string]bool
 }
 
-// watch looks often enough to see each task, for as long as the test binary runs.
-func (i *ids) watch(dir string) {
+// watchTasks looks often enough to see each task, for as long as the test binary runs.
+func (i *ids) watchTasks(dir string) {
 	for ; ; time.Sleep(3 * time.Millisecond) {
 		entries, _ := os.ReadDir(dir) // none yet, or the node has ended
 		i.mu.Lock()
 		for _, e := range entries {
-			if ofTask(e.Name()) {
+			if isTaskID(e.Name()) {
 				i.known[e.Name()] = true
 			}
 		}

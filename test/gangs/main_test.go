@@ -96,8 +96,8 @@ var nodes = struct {
 	started map[string]node
 }{started: map[string]node{}}
 
-// server starts a node for the tests that want the same one.
-func server(t *testing.T, profile, cgroup string) node {
+// sharedServer starts a node for the tests that want the same one.
+func sharedServer(t *testing.T, profile, cgroup string) node {
 	t.Helper()
 	if os.Getenv(asked) != "1" {
 		t.Skip("make test-gangs runs this, with a root file system of PyTorch and Open MPI")
@@ -106,19 +106,19 @@ func server(t *testing.T, profile, cgroup string) node {
 	defer nodes.Unlock()
 	n, ok := nodes.started[profile+cgroup]
 	if !ok {
-		n = fresh(t, profile, cgroup)
+		n = startOwnServer(t, profile, cgroup)
 		nodes.started[profile+cgroup] = n
 	}
 	return n
 }
 
-// fresh starts a node that no other test has.
-func fresh(t *testing.T, profile, cgroup string) node {
+// startOwnServer starts a node that no other test has.
+func startOwnServer(t *testing.T, profile, cgroup string) node {
 	t.Helper()
 	n, err := shared.Start(profile, cgroup)
 	rig.Must(t, err)
 	seen := &ids{known: map[string]bool{}}
-	go seen.watch(n.Path("/var/lib/berth/tasks"))
+	go seen.watchTasks(n.Path("/var/lib/berth/tasks"))
 	return node{n, seen}
 }
 
@@ -126,12 +126,12 @@ func fresh(t *testing.T, profile, cgroup string) node {
 func everywhere(t *testing.T, test func(*testing.T, node)) {
 	t.Helper()
 	for _, cgroup := range []string{"v1", "v2"} {
-		t.Run(cgroup, func(t *testing.T) { test(t, server(t, "dgx-h100", cgroup)) })
+		t.Run(cgroup, func(t *testing.T) { test(t, sharedServer(t, "dgx-h100", cgroup)) })
 	}
 }
 
-// must runs a verb that has to succeed, and returns what it printed.
-func (n node) must(t *testing.T, words ...string) string {
+// mustRun runs a verb that has to succeed, and returns what it printed.
+func (n node) mustRun(t *testing.T, words ...string) string {
 	t.Helper()
 	said := n.RunBerth(t, words...)
 	if said.Code != 0 {
@@ -146,8 +146,8 @@ type running struct {
 	out, errs *os.File
 }
 
-// start begins a run, which ends with the test.
-func (n node) start(t *testing.T, words ...string) *running {
+// startRun begins a run, which ends with the test.
+func (n node) startRun(t *testing.T, words ...string) *running {
 	t.Helper()
 	dir := t.TempDir()
 	cmd, r := n.Command(n.Berth, append([]string{"run"}, words...)...), &running{}
@@ -162,8 +162,8 @@ func (n node) start(t *testing.T, words ...string) *running {
 	return r
 }
 
-// said is all that the run has written.
-func (r *running) said(t *testing.T) string {
+// readOutput is all that the run has written.
+func (r *running) readOutput(t *testing.T) string {
 	t.Helper()
 	var all []byte
 	for _, f := range []*os.File{r.out, r.errs} {
@@ -174,8 +174,8 @@ func (r *running) said(t *testing.T) string {
 	return string(all)
 }
 
-// meeting is a directory that all containers of a test share with it, at /meet.
-func meeting(t *testing.T) string {
+// makeMeetingDir is a directory that all containers of a test share with it, at /meet.
+func makeMeetingDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "meet")
 	rig.Must(t, os.Mkdir(dir, 0o777))
@@ -183,8 +183,8 @@ func meeting(t *testing.T) string {
 	return dir
 }
 
-// awaits waits until a run has put a file into a meeting, and returns it.
-func (r *running) awaits(t *testing.T, dir, name string) string {
+// awaitFile waits until a run has put a file into a meeting, and returns it.
+func (r *running) awaitFile(t *testing.T, dir, name string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	rig.WaitUntil(t, name, func() bool {
@@ -193,13 +193,13 @@ func (r *running) awaits(t *testing.T, dir, name string) string {
 	})
 	data, err := os.ReadFile(path)
 	if err != nil {
-		t.Fatalf("it ended before it said %s:\n%s", name, r.said(t))
+		t.Fatalf("it ended before it said %s:\n%s", name, r.readOutput(t))
 	}
 	return string(data)
 }
 
-// lines are those of one rank: what follows its name and a mark.
-func lines(text, rank string) (found []string) {
+// rankLines are those of one rank: what follows its name and a mark.
+func rankLines(text, rank string) (found []string) {
 	for _, line := range strings.Split(text, "\n") {
 		if before, rest, ok := strings.Cut(line, rank); ok && !strings.Contains(before, " ") {
 			found = append(found, strings.TrimLeft(rest, "]|: \t"))

@@ -38,34 +38,34 @@ command = ["python3", "/mnt/stage.py"]
 func TestPipeline(t *testing.T) {
 	for _, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {
-			n := sliced(t, cgroup)
+			n := startSlicedServer(t, cgroup)
 			file := filepath.Join(t.TempDir(), "pipeline.toml")
 			rig.Must(t, os.WriteFile(file, fmt.Appendf(nil, pipeline, torch, scripts+":/mnt:ro"), 0o600))
-			said := n.must(t, "run", "--gang", file)
-			if got := lines(said, "encode-0"); len(got) == 0 || got[len(got)-1] != "encoded 24 frames" {
+			said := n.mustRun(t, "run", "--gang", file)
+			if got := rankLines(said, "encode-0"); len(got) == 0 || got[len(got)-1] != "encoded 24 frames" {
 				t.Errorf("the last stage said %q", got)
 			}
 			for _, infer := range []string{"infer-0", "infer-1"} {
-				if got := lines(said, infer); len(got) != 13 {
+				if got := rankLines(said, infer); len(got) != 13 {
 					t.Errorf("%s has done %d frames of 12: %q", infer, len(got)-1, got)
 				}
 			}
 			for rank, count := range map[string]int{"decode-0": 0, "infer-0": 4, "infer-1": 4, "encode-0": 1} {
-				seen := regexp.MustCompile(`nvidia\d+`).FindAllString(strings.Join(lines(said, rank), " "), -1)
+				seen := regexp.MustCompile(`nvidia\d+`).FindAllString(strings.Join(rankLines(said, rank), " "), -1)
 				if len(seen) != count {
 					t.Errorf("%s sees %q, and not %d", rank, seen, count)
 				}
 			}
-			n.nothingLeft(t)
+			n.expectNothingLeft(t)
 		})
 	}
 }
 
-// sliced is a server of which one GPU is cut into slices.
-func sliced(t *testing.T, cgroup string) node {
+// startSlicedServer is a server of which one GPU is cut into slices.
+func startSlicedServer(t *testing.T, cgroup string) node {
 	t.Helper()
-	server(t, "dgx-h100", cgroup) // asks whether tests of gangs are wanted
-	n := fresh(t, "dgx-h100", cgroup)
+	sharedServer(t, "dgx-h100", cgroup) // asks whether tests of gangs are wanted
+	n := startOwnServer(t, "dgx-h100", cgroup)
 	pid := strings.Split(n.Path("/"), "/")[2]
 	rig.Must(t, sim.ControlNode(pid, "mig", "7", "1g.10gb,1g.10gb,3g.40gb"))
 	n.Do(t, n.Berth, "discover")

@@ -27,14 +27,14 @@ func TestKilled(t *testing.T) {
 		*seed = rand.Uint64()
 	}
 	t.Logf("-gangs.seed %d", *seed)
-	everywhere(t, killed)
+	everywhere(t, killMembers)
 }
 
-func killed(t *testing.T, n node) {
+func killMembers(t *testing.T, n node) {
 	r := rand.New(rand.NewPCG(*seed, 0))
 	count := map[string]int{}
 	for total := 0; total < *kills && !t.Failed(); {
-		hits := n.storm(t, r)
+		hits := n.killDuringGang(t, r)
 		for _, kind := range hits {
 			count[kind]++
 		}
@@ -54,23 +54,23 @@ func killed(t *testing.T, n node) {
 // kill it, nor notice that it was left.
 func TestMembers(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
-		n.must(t, "run", "-d", "-n", "2", "--name", "known", busybox, "sleep", "1000")
+		n.mustRun(t, "run", "-d", "-n", "2", "--name", "known", busybox, "sleep", "1000")
 		t.Cleanup(func() { n.RunBerth(t, "rm", "-f", "known") })
 		want := map[string]int{"berth-monitor": 1, "holder": 1, "rank": 2}
 		rig.WaitUntil(t, fmt.Sprintf("there are %v", want), func() bool {
 			got := map[string]int{}
-			for _, m := range n.members() {
+			for _, m := range n.listMembers() {
 				got[m.kind]++
 			}
 			return maps.Equal(got, want)
 		})
-		n.must(t, "rm", "-f", "known")
-		n.nothingLeft(t)
+		n.mustRun(t, "rm", "-f", "known")
+		n.expectNothingLeft(t)
 	})
 }
 
-// storm is one gang and some kills, and returns what was killed.
-func (n node) storm(t *testing.T, r *rand.Rand) (hits []string) {
+// killDuringGang is one gang and some kills, and returns what was killed.
+func (n node) killDuringGang(t *testing.T, r *rand.Rand) (hits []string) {
 	t.Helper()
 	words := []string{"run", "-n", "2", "--gpus-per-rank", "1", "--name", "storm", "--stop-timeout", "1"}
 	words = append(words, [][]string{{}, {"-d"}, {"-d", "--restart", "on-failure:2"}}[r.IntN(3)]...)
@@ -87,7 +87,7 @@ func (n node) storm(t *testing.T, r *rand.Rand) (hits []string) {
 	}()
 	time.Sleep(time.Duration(r.IntN(250)) * time.Millisecond)
 	for range 1 + r.IntN(3) {
-		if kind := n.kill(r); kind != "" {
+		if kind := n.killMember(r); kind != "" {
 			hits = append(hits, kind)
 		}
 		time.Sleep(time.Duration(r.IntN(30)) * time.Millisecond)
@@ -96,7 +96,7 @@ func (n node) storm(t *testing.T, r *rand.Rand) (hits []string) {
 	if r.IntN(2) == 0 {
 		<-ended
 	}
-	n.must(t, "ps")
+	n.mustRun(t, "ps")
 	if said := n.RunBerth(t, "rm", "-f", "storm"); said.Code != 0 && !strings.Contains(said.Err, "no such task") && !strings.Contains(said.Err, "storm") {
 		t.Errorf("rm -f: %+v", said)
 	}
@@ -107,19 +107,19 @@ func (n node) storm(t *testing.T, r *rand.Rand) (hits []string) {
 	// All devices are free when the last process has gone, which takes as long as the host's
 	// first process takes to bury the ranks; what of a launch was left half done is swept up
 	// by the next verb.
-	n.must(t, "alloc", "--wait=2m", "8", "--", "true")
-	n.must(t, "ps")
-	n.nothingLeft(t)
+	n.mustRun(t, "alloc", "--wait=2m", "8", "--", "true")
+	n.mustRun(t, "ps")
+	n.expectNothingLeft(t)
 	if t.Failed() {
 		t.Logf("killed %q of berth %q", hits, words)
 	}
 	return hits
 }
 
-// kill ends one of the processes that are there, each kind as often as any other.
-func (n node) kill(r *rand.Rand) string {
+// killMember ends one of the processes that are there, each kind as often as any other.
+func (n node) killMember(r *rand.Rand) string {
 	kinds := map[string][]member{}
-	for _, m := range n.members() {
+	for _, m := range n.listMembers() {
 		kinds[m.kind] = append(kinds[m.kind], m)
 	}
 	if len(kinds) == 0 {
@@ -131,7 +131,7 @@ func (n node) kill(r *rand.Rand) string {
 	if fd, err := unix.PidfdOpen(m.pid, 0); err == nil {
 		defer unix.Close(fd)
 		// The pid is still the same process's, if it is still a member.
-		if slices.Contains(n.members(), m) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
+		if slices.Contains(n.listMembers(), m) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
 			return m.kind
 		}
 	}

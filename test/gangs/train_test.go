@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// train is what follows the options of a run that trains the small model.
-func train() []string {
+// trainWords is what follows the options of a run that trains the small model.
+func trainWords() []string {
 	return []string{"-v", scripts + ":/mnt:ro", torch, "python3", "/mnt/ddp.py"}
 }
 
-func run(before []string, after ...string) []string {
+func runWords(before []string, after ...string) []string {
 	return append(append([]string{"run"}, before...), after...)
 }
 
@@ -38,7 +38,7 @@ func losses(t *testing.T, said string, size int) string {
 // whichever GPUs they see.
 func TestTraining(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
-		alone := losses(t, n.must(t, run([]string{"-n", "1", "--gpus-per-rank", "1"}, train()...)...), 1)
+		alone := losses(t, n.mustRun(t, runWords([]string{"-n", "1", "--gpus-per-rank", "1"}, trainWords()...)...), 1)
 		for _, options := range [][]string{
 			{},
 			{"--bind-gpus", "rank"},
@@ -47,10 +47,10 @@ func TestTraining(t *testing.T) {
 		} {
 			t.Run(strings.Join(options, " "), func(t *testing.T) {
 				words := append([]string{"-n", "4", "--gpus-per-rank", "1"}, options...)
-				if got := losses(t, n.must(t, run(words, train()...)...), 4); got != alone {
+				if got := losses(t, n.mustRun(t, runWords(words, trainWords()...)...), 4); got != alone {
 					t.Errorf("four ranks come to a loss of %s, one to %s", got, alone)
 				}
-				n.nothingLeft(t)
+				n.expectNothingLeft(t)
 			})
 		}
 	})
@@ -59,21 +59,21 @@ func TestTraining(t *testing.T) {
 // TestTwoGangs: both have port 29500, at the same time.
 func TestTwoGangs(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
-		dir := meeting(t)
+		dir := makeMeetingDir(t)
 		const script = `touch /meet/$BERTH_GANG.$RANK
 			until [ $(ls /meet | wc -l) = 4 ]; do sleep 0.05; done
 			echo port $MASTER_PORT; exec python3 /mnt/ddp.py`
 		var gangs []*running
 		for _, name := range []string{"left", "right"} {
-			gangs = append(gangs, n.start(t, "-n", "2", "--gpus-per-rank", "1", "--name", name,
+			gangs = append(gangs, n.startRun(t, "-n", "2", "--gpus-per-rank", "1", "--name", name,
 				"-v", dir+":/meet", "-v", scripts+":/mnt:ro", torch, "sh", "-c", script))
 		}
 		var found []string
 		for _, g := range gangs {
 			if code := g.Wait(t); code != 0 {
-				t.Fatalf("exit code %d\n%s", code, g.said(t))
+				t.Fatalf("exit code %d\n%s", code, g.readOutput(t))
 			}
-			said := g.said(t)
+			said := g.readOutput(t)
 			if strings.Count(said, "port 29500") != 2 {
 				t.Errorf("the ranks have other ports:\n%s", said)
 			}
@@ -82,18 +82,18 @@ func TestTwoGangs(t *testing.T) {
 		if found[0] != found[1] {
 			t.Errorf("the gangs come to losses of %v", found)
 		}
-		n.nothingLeft(t)
+		n.expectNothingLeft(t)
 	})
 }
 
 // TestTorchrun: a launcher that starts its ranks itself has one container with four GPUs.
 func TestTorchrun(t *testing.T) {
-	n := server(t, "dgx-h100", "v2")
+	n := sharedServer(t, "dgx-h100", "v2")
 	// Its own defaults for output fail under Python 3.11, for which it wasn't made.
-	said := n.must(t, run([]string{"--gpus", "4", "-e", "OMP_NUM_THREADS=1", "-v", scripts + ":/mnt:ro"}, torch,
+	said := n.mustRun(t, runWords([]string{"--gpus", "4", "-e", "OMP_NUM_THREADS=1", "-v", scripts + ":/mnt:ro"}, torch,
 		"python3", "-m", "torch.distributed.run", "--standalone", "-r", "1", "-t", "1", "--nproc_per_node", "4", "/mnt/ddp.py")...)
 	inside := losses(t, said, 4)
-	if alone := losses(t, n.must(t, run([]string{"-n", "1"}, train()...)...), 1); inside != alone {
+	if alone := losses(t, n.mustRun(t, runWords([]string{"-n", "1"}, trainWords()...)...), 1); inside != alone {
 		t.Errorf("four ranks of torchrun come to a loss of %s, one to %s", inside, alone)
 	}
 }
@@ -101,12 +101,12 @@ func TestTorchrun(t *testing.T) {
 // TestMPI: mpirun and its ranks in one container with four GPUs.
 func TestMPI(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
-		agreed(t, n.must(t, run([]string{"--gpus", "4", "--network", "none"}, torch,
+		expectAgreement(t, n.mustRun(t, runWords([]string{"--gpus", "4", "--network", "none"}, torch,
 			"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", "allreduce")...), 4)
 	})
 }
 
-func agreed(t *testing.T, said string, size int) {
+func expectAgreement(t *testing.T, said string, size int) {
 	t.Helper()
 	for rank := range size {
 		if want := fmt.Sprintf("rank %d of %d: the sums agree", rank, size); !strings.Contains(said, want) {
@@ -117,7 +117,7 @@ func agreed(t *testing.T, said string, size int) {
 
 // TestOuterMPI: each rank of the host's mpirun is a container of its own.
 func TestOuterMPI(t *testing.T) {
-	n := server(t, "dgx-h100", "v2")
+	n := sharedServer(t, "dgx-h100", "v2")
 	cmd := n.Command("env", "OPAL_PREFIX="+torch+"/usr", "PMIX_INSTALL_PREFIX="+torch+"/usr",
 		"LD_LIBRARY_PATH="+torch+"/usr/lib/x86_64-linux-gnu:"+torch+"/usr/lib/x86_64-linux-gnu/openmpi/lib", "PATH="+os.Getenv("PATH"),
 		torch+"/usr/bin/orterun", "--allow-run-as-root", "--oversubscribe", "-n", "4",
@@ -126,8 +126,8 @@ func TestOuterMPI(t *testing.T) {
 	if said.Code != 0 {
 		t.Fatalf("exit code %d\n%s%s", said.Code, said.Out, said.Err)
 	}
-	agreed(t, said.Out, 4)
-	n.nothingLeft(t)
+	expectAgreement(t, said.Out, 4)
+	n.expectNothingLeft(t)
 }
 
 // TestOuterDescriptor: an older launcher speaks to its ranks by a descriptor, and that one
@@ -157,7 +157,7 @@ sys.exit(p.wait())`
 
 // TestOuterRefused: what can't be a rank of an outer launcher's is told so.
 func TestOuterRefused(t *testing.T) {
-	n := server(t, "dgx-h100", "v2")
+	n := sharedServer(t, "dgx-h100", "v2")
 	for _, tc := range []struct {
 		words []string
 		want  string
@@ -171,7 +171,7 @@ func TestOuterRefused(t *testing.T) {
 			t.Errorf("berth %q: %+v, want %q", tc.words, said, tc.want)
 		}
 	}
-	n.nothingLeft(t)
+	n.expectNothingLeft(t)
 }
 
 // TestContracts: from inside a rank, each framework's own way of reading its environment
@@ -195,7 +195,7 @@ func TestContracts(t *testing.T) {
 				if !strings.Contains(said.Out, horovod) {
 					t.Errorf("it doesn't say %q:\n%s", horovod, said.Out)
 				}
-				n.nothingLeft(t)
+				n.expectNothingLeft(t)
 			})
 		}
 	})
@@ -214,16 +214,16 @@ func TestGPUs(t *testing.T) {
 		} {
 			t.Run(tc.name, func(t *testing.T) {
 				words := append([]string{"-n", "2", "--gpus-per-rank", "2"}, tc.words...)
-				said := n.must(t, run(words, busybox, "sh", "-c", `ls -d /dev/nvidia[0-9]* | wc -l`)...)
+				said := n.mustRun(t, runWords(words, busybox, "sh", "-c", `ls -d /dev/nvidia[0-9]* | wc -l`)...)
 				for _, rank := range []string{"rank-0", "rank-1"} {
-					if got := lines(said, rank); len(got) != 1 || got[0] != tc.want {
+					if got := rankLines(said, rank); len(got) != 1 || got[0] != tc.want {
 						t.Errorf("%s sees %q, want %s:\n%s", rank, got, tc.want, said)
 					}
 				}
 			})
 		}
 		seen := map[string]bool{}
-		said := n.must(t, run([]string{"-n", "4", "--gpus-per-rank", "2", "--bind-gpus", "rank"}, busybox, "sh", "-c", `ls -d /dev/nvidia[0-9]*`)...)
+		said := n.mustRun(t, runWords([]string{"-n", "4", "--gpus-per-rank", "2", "--bind-gpus", "rank"}, busybox, "sh", "-c", `ls -d /dev/nvidia[0-9]*`)...)
 		for _, word := range strings.Fields(said) {
 			if strings.HasPrefix(word, "/dev/nvidia") {
 				seen[word] = true

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// hostile changes a root so that whoever follows it by joining strings lands in
-// outside, a directory of the host. path is of the root, outside of the host.
+// hostile changes a root so that path, joined to the root as a string, leads to outside, a directory
+// of the host. path is a path inside the root, outside one of the host.
 type hostile struct {
 	name   string
 	change func(t *testing.T, root, outside string)
@@ -37,7 +37,7 @@ func instead(name, target string) []hostile {
 	}
 }
 
-// fifo puts a pipe, which nobody writes to, in the place of a file.
+// fifo puts a FIFO without a writer in the place of a file.
 func fifo(name string) hostile {
 	return hostile{name + " is a pipe", func(t *testing.T, root, _ string) {
 		path := filepath.Join(root, name)

@@ -22,7 +22,7 @@ import (
 
 var (
 	node *rig.Node
-	// The images' root file systems. Nobody changes them: tests put an overlay on top.
+	// The images' root file systems. They stay as they are: tests put an overlay on top.
 	debianRoot, busyboxRoot string
 	// ownLibrary is an old driver library as an image brings it along.
 	ownLibrary string

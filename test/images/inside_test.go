@@ -56,7 +56,7 @@ func TestEnvironment(t *testing.T) {
 	})
 }
 
-// Nobody inside can make device nodes.
+// A container can't make device nodes.
 func TestNoMknod(t *testing.T) {
 	const mkNode = 1 << 27
 	through(t, entryPoints(), func(t *testing.T, d entryPoint) {
@@ -75,8 +75,7 @@ func TestNoMknod(t *testing.T) {
 	})
 }
 
-// The driver's files are mounted so that nobody inside can change them, nor make
-// use of what was smuggled in.
+// The driver's files are mounted read-only, and with nosuid and nodev: a container can't change them.
 func TestDriverCannotBeChanged(t *testing.T) {
 	before := driverFiles(t)
 	const script = `grep -E ' /usr/(local/nvidia|bin/nvidia-smi) ' /proc/self/mountinfo | cut -d' ' -f5,6

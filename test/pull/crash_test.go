@@ -125,13 +125,13 @@ func TestKilled(t *testing.T) {
 	if left := append(parts(t, h), matches(t, h, "tmp")...); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	for _, image := range h.images(t) {
+	for _, image := range h.listImages(t) {
 		if image.Broken {
 			t.Errorf("%s is incomplete", image.Short)
 		}
 	}
 	h.must(t, "prune", "--all")
-	if left := files(t, h.dir+"/data/images"); len(left) > 0 {
+	if left := listFiles(t, h.dir+"/data/images"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

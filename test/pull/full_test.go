@@ -101,7 +101,7 @@ func (d disk) run(t *testing.T, words ...string) rig.Said {
 // with room there it goes on as if nothing had been.
 func TestRunOnAFullDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "layout")
-	rig.Must(t, oci.Write(dir, checked(t, "1", 1000)))
+	rig.Must(t, oci.Write(dir, makeCheckedImage(t, "1", 1000)))
 	name := fake.Serve(t, dir).Host + "/app:1"
 	t.Run("the image has no room", func(t *testing.T) {
 		d := newDisk(t, 3)

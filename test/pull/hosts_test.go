@@ -56,7 +56,7 @@ func TestHostsDirectories(t *testing.T) {
 				if out := h.must(t, "run", "registry.example/"+tt.image, "echo", "hello").Out; out != "hello\n" {
 					t.Errorf("says %q", out)
 				}
-				if all := h.images(t); len(all) != 1 || all[0].Short != "registry.example/"+tt.image {
+				if all := h.listImages(t); len(all) != 1 || all[0].Short != "registry.example/"+tt.image {
 					t.Errorf("%+v", all)
 				}
 			}

@@ -88,7 +88,7 @@ func TestLyingRegistry(t *testing.T) {
 					return
 				}
 				h.fails(t, 1, tt.fails, "pull", image)
-				if all := h.images(t); len(all) != 0 {
+				if all := h.listImages(t); len(all) != 0 {
 					t.Errorf("images %+v", all)
 				}
 			})

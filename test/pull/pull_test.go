@@ -22,7 +22,7 @@ const busybox = "../../.cache/image/busybox"
 
 var (
 	node *rig.Node
-	// open wants nobody's name; closed wants puller's and secret.
+	// open is a registry without authentication; closed one for the user puller with the password "secret".
 	open, closed string
 )
 
@@ -148,7 +148,7 @@ type listed struct {
 	Broken bool   `json:"broken"`
 }
 
-func (h home) images(t *testing.T) (all []listed) {
+func (h home) listImages(t *testing.T) (all []listed) {
 	t.Helper()
 	rig.Must(t, json.Unmarshal([]byte(h.must(t, "images", "--json").Out), &all))
 	return all
@@ -174,7 +174,7 @@ func TestRegistry(t *testing.T) {
 	if want := name + "\n" + name + "\n"; said.Out != want || !strings.Contains(said.Err, "already stored, with 1 layer") {
 		t.Errorf("says %q and %q", said.Out, said.Err)
 	}
-	all := h.images(t)
+	all := h.listImages(t)
 	if len(all) != 1 || all[0].Short != name || all[0].Size == 0 || all[0].Broken {
 		t.Fatalf("%+v", all)
 	}
@@ -196,13 +196,13 @@ func TestRegistry(t *testing.T) {
 	if said := h.must(t, "prune", "--all"); said.Out != pinned+"\n" || !strings.Contains(said.Err, "1 layer") {
 		t.Errorf("%+v", said)
 	}
-	if left := files(t, h.dir+"/data/images"); len(left) > 0 {
+	if left := listFiles(t, h.dir+"/data/images"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
 
-// files are those below a directory that aren't directories.
-func files(t *testing.T, dir string) (found []string) {
+// listFiles are those below a directory that aren't directories.
+func listFiles(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	rig.Must(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {

@@ -19,9 +19,9 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// checked is an image that can be run, and that finds out by itself whether all of it is
+// makeCheckedImage is an image that can be run, and that finds out by itself whether all of it is
 // there: its command says so in one word, and fails otherwise.
-func checked(t *testing.T, tag string, seed uint64) oci.Image {
+func makeCheckedImage(t *testing.T, tag string, seed uint64) oci.Image {
 	t.Helper()
 	program, err := os.ReadFile("/bin/busybox")
 	rig.Must(t, err)
@@ -55,8 +55,8 @@ type storm struct {
 	ids   map[string]bool
 }
 
-// watch notes the ids of tasks, whose cgroups are beside those of others, until stop.
-func (s storm) watch() (stop func()) {
+// watchTasks notes the ids of tasks, whose cgroups are beside those of others, until stop.
+func (s storm) watchTasks() (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -75,8 +75,8 @@ func (s storm) watch() (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// words are the i-th of a round.
-func (s storm) words(i int) []string {
+// commandOf are the i-th of a round.
+func (s storm) commandOf(i int) []string {
 	name := s.names[i%len(s.names)]
 	switch i % 8 {
 	case 0:
@@ -93,13 +93,13 @@ func (s storm) words(i int) []string {
 	return []string{"pull", "--quiet", name}
 }
 
-// round starts 32 processes, and kills each at any moment until a time has passed. Those
+// startAndKill starts 32 processes, and kills each at any moment until a time has passed. Those
 // that come to their end are right.
-func (s storm) round(within time.Duration) (killed int) {
+func (s storm) startAndKill(within time.Duration) (killed int) {
 	var all sync.WaitGroup
 	var count sync.Mutex
 	for i := range 32 {
-		words := s.words(i)
+		words := s.commandOf(i)
 		cmd := s.command(words...)
 		var out, errs strings.Builder
 		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &errs, time.Minute // a container may outlive it
@@ -125,8 +125,8 @@ func (s storm) round(within time.Duration) (killed int) {
 	return killed
 }
 
-// over waits until nothing of the tasks is left, after the next verbs have removed them.
-func (s storm) over() {
+// expectNothingLeft waits until nothing of the tasks is left, after the next verbs have removed them.
+func (s storm) expectNothingLeft() {
 	s.t.Helper()
 	if ids := strings.Fields(s.must(s.t, "ps", "-a", "-q").Out); len(ids) > 0 {
 		s.must(s.t, append([]string{"rm", "-f"}, ids...)...)
@@ -160,13 +160,13 @@ func (s storm) over() {
 		}
 	}
 	for id := range s.ids {
-		if group := node.Path("/sys/fs/cgroup/berth/" + id); exists(group) {
+		if group := node.Path("/sys/fs/cgroup/berth/" + id); fileExists(group) {
 			s.t.Errorf("a cgroup is left: %s", group)
 		}
 	}
 }
 
-func exists(path string) bool {
+func fileExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
@@ -175,7 +175,7 @@ func exists(path string) bool {
 // any moment, and looks at what they leave: every image runs, and of all else nothing.
 func TestStorm(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "layout")
-	rig.Must(t, oci.Write(dir, checked(t, "one", 1000), checked(t, "two", 2000), checked(t, "three", 3000)))
+	rig.Must(t, oci.Write(dir, makeCheckedImage(t, "one", 1000), makeCheckedImage(t, "two", 2000), makeCheckedImage(t, "three", 3000)))
 	r := fake.Serve(t, dir)
 	s := storm{home: newHome(t), t: t, ids: map[string]bool{}}
 	for _, tag := range []string{"one", "two", "three"} {
@@ -188,29 +188,29 @@ func TestStorm(t *testing.T) {
 	})
 	// Six rounds, and as many more as it takes until enough have come so far as to have a task.
 	for n := 0; n < 6 || len(s.ids) < 32 && n < 60; n++ {
-		stop := s.watch()
-		killed := s.round(time.Duration(min(n, 5)+1) * 400 * time.Millisecond)
+		stop := s.watchTasks()
+		killed := s.startAndKill(time.Duration(min(n, 5)+1) * 400 * time.Millisecond)
 		stop()
 		t.Logf("round %d: %d of 32 were killed", n, killed)
 		if n == 3 {
-			s.over()
+			s.expectNothingLeft()
 			s.must(t, "prune", "--all") // the next begins with nothing
 		}
 	}
-	if s.over(); len(s.ids) < 32 {
+	if s.expectNothingLeft(); len(s.ids) < 32 {
 		t.Errorf("only %d tasks were seen", len(s.ids))
 	}
 	s.must(t, "prune")
 	if left := append(parts(t, s.home), matches(t, s.home, "tmp")...); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	for _, image := range s.images(t) {
+	for _, image := range s.listImages(t) {
 		if image.Broken {
 			t.Errorf("%s is incomplete", image.Short)
 		}
 	}
 	s.must(t, "prune", "--all")
-	if left := files(t, s.dir+"/data/images"); len(left) > 0 {
+	if left := listFiles(t, s.dir+"/data/images"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

@@ -91,8 +91,8 @@ func (s server) leavesNothing(t *testing.T) {
 	}
 }
 
-// TestExecHasTheSameDeviceRules: a command can open the GPUs of its task, and none of others',
-// whoever it runs as; nor can it do more than its task.
+// TestExecHasTheSameDeviceRules: a command can open the GPUs of its task and no others, as any user,
+// and has no capability that its task doesn't have.
 func TestExecHasTheSameDeviceRules(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
 		s.run(t, "--name", "walled", "--gpus", "2", "-u", "1000", "-v", "/dev:/host/dev", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
@@ -243,7 +243,7 @@ func TestExecInATerminal(t *testing.T) {
 		tty.resize(t, 44, 99)
 		tty.typeText(t, "while test \"$(stty size)\" != '44 99'; do :; done; echo gro''wn\n")
 		tty.awaitText(t, &said, "grown")
-		// A process of its own says it: ^C between two commands of the shell is nobody's.
+		// One process prints it and then sleeps: ^C between two commands of the shell would reach neither.
 		tty.typeText(t, "sh -c 'echo slee\"\"ping; exec sleep 1000'\n")
 		tty.awaitText(t, &said, "sleeping")
 		tty.typeText(t, "\x03echo inter''rupted $?\n")

@@ -14,7 +14,7 @@ import (
 )
 
 // TestGangColours: on a terminal the ranks of a role have a colour of their own before what
-// they write, unless somebody wants none; elsewhere there is none.
+// they write, unless NO_COLOR is set; elsewhere there is none.
 func TestGangColours(t *testing.T) {
 	s := startApart(t, "v2", "crun")
 	file := filepath.Join(t.TempDir(), "gang.toml")

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// TestGangNames: nobody's name is that of a rank.
+// TestGangNames: a task can't have the name of a rank.
 func TestGangNames(t *testing.T) {
 	s := startApart(t, "v2", "crun")
 	s.detach(t, "--name", "train", "-n", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sleep", "1000")
@@ -31,8 +31,8 @@ func TestGangNames(t *testing.T) {
 	}
 }
 
-// TestGangSaid: what somebody says of the environment wins, and what an outer launcher left
-// there isn't passed on by its name.
+// TestGangSaid: variables given by flags win over those that berth sets, and variables that an outer
+// launcher left in the environment aren't passed on.
 func TestGangSaid(t *testing.T) {
 	s := startApart(t, "v2", "crun")
 	file := t.TempDir() + "/env"
@@ -89,8 +89,7 @@ func TestGangCapabilities(t *testing.T) {
 	})
 }
 
-// TestGangHeldUp: a rank that stops the others before they have started holds up nobody who
-// ends the gang.
+// TestGangHeldUp: a gang can be ended while a rank keeps the others from starting.
 func TestGangHeldUp(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		line := "while :; do for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -STOP $p 2>/dev/null; done; done"
@@ -112,8 +111,8 @@ func TestGangStopRank(t *testing.T) {
 	})
 }
 
-// TestGangOutput: all that the ranks write is shown, whatever their logs can hold, and however
-// slow he is who reads it.
+// TestGangOutput: all that the ranks write is shown, also when it is more than their logs hold, and
+// however slowly it is read.
 func TestGangOutput(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		const lines = 40000
@@ -142,7 +141,8 @@ func TestGangOutput(t *testing.T) {
 	})
 }
 
-// TestGangUnread: who shows a gang and can't, for nobody reads it, doesn't hold up who ends it.
+// TestGangUnread: a gang can be ended while the command that shows its output is blocked, because
+// that isn't read.
 func TestGangUnread(t *testing.T) {
 	s := startApart(t, "v2", "crun")
 	r, w, err := os.Pipe()
@@ -153,7 +153,7 @@ func TestGangUnread(t *testing.T) {
 		rig.ImagePath(t, "busybox"), "yes")
 	cmd.Stdout = w
 	rig.Must(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // nobody reads it, still
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // its output is still unread
 	w.Close()
 	rig.WaitUntil(t, "a rank waits for its reader", func() bool {
 		return s.Run(t, s.Command("sh", "-c", "cat /var/lib/berth/tasks/$(cat "+id+")/run.json && sleep 1")).Code == 0

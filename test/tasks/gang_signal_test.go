@@ -68,9 +68,9 @@ func TestGangSignals(t *testing.T) {
 	})
 }
 
-// TestGangSignalsWithoutMonitor: nor is one lost that comes while the monitor dies. Nobody
-// knows the exit code of a rank that ends before the next one looks; and a gang whose start
-// wasn't told of goes with the next command.
+// TestGangSignalsWithoutMonitor: a signal that comes while the monitor dies isn't lost either. The
+// exit code of a rank that ends before the next monitor watches is unknown, and a gang whose start
+// wasn't reported is removed by the next command.
 func TestGangSignalsWithoutMonitor(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		for range 3 {
@@ -96,8 +96,8 @@ func TestGangSignalBetweenLives(t *testing.T) {
 	s.expectNothingLeft(t, f.id)
 }
 
-// TestGangSignalEndsRestarts: whoever looks at a gang and presses ^C, or goes away, ends it, and
-// not one of its lives. Other signals are the ranks' business.
+// TestGangSignalEndsRestarts: ^C or the end of the command in the foreground ends a gang, not just
+// one of its lives. Other signals are passed to the ranks.
 func TestGangSignalEndsRestarts(t *testing.T) {
 	s := startApart(t, "v2", "runc")
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {

@@ -40,8 +40,8 @@ func TestGangBarrier(t *testing.T) {
 	})
 }
 
-// TestGangGivenUp: a gang whose start is held up ends, and leaves nothing, as soon as nobody
-// wants it: who asked for it is killed or interrupted, its time is over, or it is removed.
+// TestGangGivenUp: a gang whose start is held up ends, and leaves nothing, when the command that
+// starts it is killed or interrupted, its timeout is over, or it is removed.
 func TestGangGivenUp(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		dir := t.TempDir()

@@ -124,8 +124,8 @@ func TestGangHolder(t *testing.T) {
 	})
 }
 
-// TestGangHolderProgram: what the holder runs can't be written to by who comes to it, in
-// whichever way: it is on a mount that is read-only, and that nobody has.
+// TestGangHolderProgram: a process that reaches the holder through /proc can't write to its program:
+// that is on a read-only mount that is attached nowhere.
 func TestGangHolderProgram(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		id := s.detach(t, "-n", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sleep", "1000")
@@ -147,8 +147,8 @@ func TestGangHolderProgram(t *testing.T) {
 	})
 }
 
-// TestGangFails: the first failure ends the others, and its code is the gang's; who heeds
-// nothing is killed when the grace is over.
+// TestGangFails: the first failure ends the other ranks, and its code is the gang's; a rank that
+// ignores the stop signal is killed when the stop timeout is over.
 func TestGangFails(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		got := s.runGang(t, "-n", "3", "--stop-timeout", "1", "--name", "train", rig.ImagePath(t, "busybox"), "sh", "-c", `
@@ -188,7 +188,7 @@ func TestGangStarts(t *testing.T) {
 	})
 }
 
-// TestGangVerbs: a gang is one task to whoever speaks of it, and so is each rank.
+// TestGangVerbs: verbs take a gang as one task, and each rank too.
 func TestGangVerbs(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		id := s.detach(t, "--name", "train", "-n", "2", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c", "trap 'echo hup' HUP; trap 'exit 3' TERM; echo up $RANK; "+asks)

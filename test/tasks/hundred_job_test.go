@@ -21,7 +21,7 @@ type job struct {
 	heed    bool // it ends well when it is asked to
 	init    bool // not its first process itself
 	input   bool
-	// prey may be stopped and removed by anybody.
+	// prey may be stopped and removed by the random verbs.
 	prey    bool
 	restart string
 	timeout time.Duration
@@ -108,7 +108,7 @@ func (h *hundred) launch(j *job) {
 			h.finish(j)
 			return
 		case c.code == -1:
-			// Nobody knows whether it has started. It ends all the same.
+			// It is unknown whether the task has started. It is removed all the same.
 			h.noteIncident(name, commandKilled)
 			h.repeatUnlessKilled("rm", "-f", name)
 		case c.code == 75 && !j.wait:

@@ -53,9 +53,8 @@ func (h *hundred) readLives(name string) (all []lived) {
 	return all
 }
 
-// mayHaveMissedEnd says whether the end of a life may have come while nobody watched over the task:
-// its monitor was killed, before the next life at the latest, and nobody saw another one
-// in between.
+// mayHaveMissedEnd reports whether a life may have ended while the task had no monitor: its monitor
+// was killed, before the next life at the latest, and no other one was seen in between.
 func (h *hundred) mayHaveMissedEnd(name string, all []lived, life int) bool {
 	past := h.incidents(name, monitorKilled, adopted)
 	for i, kill := range past {
@@ -139,7 +138,7 @@ func (h *hundred) ended(j *job, s shown) {
 	if n := len(h.readLives(j.name)); s.Exit.Restarts < n-1 || j.restart == "" && n > 1 {
 		h.reportJob(j, "%d lives, and %d restarts", n, s.Exit.Restarts)
 	}
-	// Between two lives its monitor proves its lease, and nobody does if that is killed.
+	// Between two lives only its monitor proves that the lease is in use.
 	pushed := len(h.incidents(j.name, attacked)) > 0 ||
 		len(h.incidents(j.name, monitorKilled)) > 0 && strings.Contains(s.Exit.Error, "it isn't started again: its lease was released")
 	if j.restart == "on-failure" && s.Exit.Code != 0 && !pushed || j.restart == "always" && !pushed {
@@ -159,7 +158,7 @@ func (h *hundred) code(j *job, code int) {
 	last := len(all) - 1
 	switch {
 	case last >= 0 && all[last].end != nil && *all[last].end == code: // as it should
-	case code == 255 && (last < 0 || h.mayHaveMissedEnd(j.name, all, last)): // and nobody knows
+	case code == 255 && (last < 0 || h.mayHaveMissedEnd(j.name, all, last)): // the exit code is unknown
 	case (code == 137 || code == 143) && killed:
 	case code == 125 && cut && (j.restart != "" || last < 0): // the next life couldn't be begun
 	default:

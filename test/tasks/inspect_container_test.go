@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// TestInspectContainer: what a container was made with is told, whoever said it.
+// TestInspectContainer: berth inspect has all settings of a container, those of flags and of the image.
 func TestInspectContainer(t *testing.T) {
 	s := startServer(t, "dgx-h100", "v2", "crun")
 	s.run(t, "--name", "made", "-e", "A=b", "-u", "5:6", "-w", "/tmp", "-v", "/usr:/bound:ro", "--cap-drop", "ALL", "--cap-add", "CHOWN",

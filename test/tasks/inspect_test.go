@@ -145,7 +145,7 @@ func expectInContainer(t *testing.T, s server, said []injection) {
 	}
 }
 
-// TestInspectSaysWhy: of the usual things, who asked for them.
+// TestInspectSaysWhy: berth inspect --why has the reason of each usual mount, device and variable.
 func TestInspectSaysWhy(t *testing.T) {
 	s := startServer(t, "dgx-h100", "v2", "crun")
 	s.run(t, "--name", "why", "--gpus", "1", "-e", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics", rig.ImagePath(t, "debian"), "sh", "-c", announceReady("exec sleep 1000"))

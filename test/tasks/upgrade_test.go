@@ -44,7 +44,7 @@ func buildOlder(t *testing.T) string {
 	return dir
 }
 
-// replaceProgram replaces a program as package managers do: whoever runs it keeps the old one.
+// replaceProgram replaces a program as package managers do: processes that run it keep the old one.
 func replaceProgram(t *testing.T, from, name, dir string) {
 	t.Helper()
 	in, err := os.Open(filepath.Join(from, name))

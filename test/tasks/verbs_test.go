@@ -187,8 +187,8 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// TestRemoveWhileStarting: whoever removes a task by force while others make, stop and
-// remove it leaves nothing of it, and its GPU is free.
+// TestRemoveWhileStarting: a task that is removed by force while other commands make, stop and
+// remove it leaves nothing, and its GPU is free.
 func TestRemoveWhileStarting(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
 		for range 5 {

@@ -45,8 +45,7 @@ func TestParseRange(t *testing.T) {
 	}
 }
 
-// TestLeaseIsAlone: many at once get ports that don't overlap, and somebody who listens
-// keeps his.
+// TestLeaseIsAlone: ports leased at the same time don't overlap, and none of them has a listener.
 func TestLeaseIsAlone(t *testing.T) {
 	dir := t.TempDir()
 	taken := map[int]int{}

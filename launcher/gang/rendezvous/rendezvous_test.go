@@ -210,7 +210,7 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// ready has a connection for whoever asks, and counts those that are open.
+// ready is a listener with a connection for each Accept. It counts those that are open.
 type ready struct {
 	net.Listener
 	open, most atomic.Int32

@@ -252,8 +252,8 @@ func dialTo(host string) func(context.Context, string, string) (net.Conn, error)
 	}
 }
 
-// Nor does a registry keep anybody that falls silent in a small document, whichever, or
-// that never comes to its end.
+// A request ends too when the registry falls silent within any small document, or sends one without
+// an end.
 func TestDocumentSilence(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter, path string) bool{
 		"manifest": func(http.ResponseWriter, string) bool { return true },
@@ -323,7 +323,7 @@ func TestAnotherPort(t *testing.T) {
 	}
 }
 
-// Some servers without TLS hang up on who tries it.
+// Some servers without TLS close the connection on a TLS handshake.
 func TestHangsUpOnTLS(t *testing.T) {
 	r, _ := serve(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
