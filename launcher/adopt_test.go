@@ -112,7 +112,7 @@ func TestAdoptOnce(t *testing.T) {
 		wg.Go(r.adopt)
 	}
 	wg.Wait()
-	// The others have said so, and end.
+	// The other monitors end.
 	r.until("there is one monitor", func() bool { return monitorsOf(t, d.id) == 1 })
 	if err := unix.Kill(d.task().Life.Monitor.PID, unix.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -221,7 +221,7 @@ func TestOOM(t *testing.T) {
 		}{
 			{"the first process", "exec dd if=/dev/zero of=/dev/null bs=200M count=1", tasks.Exit{Code: 137, OOM: true}, "berth: out of memory: the kernel has killed the task; its limit is 32 MiB (--memory)"},
 			{"another", "dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null; exit 9", tasks.Exit{Code: 9, OOM: true}, "berth: out of memory: the kernel has killed a process of the task; its limit is 32 MiB (--memory)"},
-			{"another, and nobody minds", "dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null; exit 0", tasks.Exit{OOM: true}, ""},
+			{"another, which changes nothing", "dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null; exit 0", tasks.Exit{OOM: true}, ""},
 			{"none", "exit 137", tasks.Exit{Code: 137}, ""},
 		} {
 			t.Run(tc.name, func(t *testing.T) {
@@ -246,7 +246,7 @@ func TestOOM(t *testing.T) {
 	})
 }
 
-// Twenty monitors are small: most of what they have is their program's, and shared.
+// Twenty monitors need little memory: most of it is their program's, and shared.
 func TestMonitorsAreSmall(t *testing.T) {
 	r := newAnyRig(t)
 	const many = 20

@@ -20,7 +20,7 @@ func (d *detached) truncateRecord() {
 	}
 }
 
-// brokenError is what is said of it.
+// brokenError returns the error that the damaged record causes.
 func (d *detached) brokenError() *tasks.BrokenError {
 	d.rig.t.Helper()
 	_, err := d.rig.store().Task(d.id)
@@ -61,7 +61,7 @@ func TestSweepRemovesBroken(t *testing.T) {
 	})
 }
 
-// Whatever else its directory has.
+// A broken task is removed, whichever files its directory has.
 func TestRemoveBrokenHalf(t *testing.T) {
 	r := newAnyRig(t)
 	d := &detached{rig: r, id: "0123456789ab"}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Root inside stays in its cgroup, whatever of the host's is bound.
+// Root in a container can't leave its cgroup, whichever of the host's directories are bound.
 func TestBoundCgroupsAreReadOnly(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		for _, v := range []string{"/sys/fs/cgroup:/s", "/sys:/s", "/:/s"} {

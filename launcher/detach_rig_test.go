@@ -133,7 +133,7 @@ func (r rig) detach(line string, change func(*job), more ...*os.File) *detached 
 	return d
 }
 
-// explain shows what monitors have noted, of a test that failed.
+// explain logs what the monitors wrote to their logs, if the test failed.
 func (d *detached) explain() {
 	if d.rig.t.Failed() {
 		notes, _ := os.ReadFile(d.rig.store().Path(d.id, "monitor.log"))

@@ -109,11 +109,11 @@ func TestDetachedKeepsNothing(t *testing.T) {
 	})
 }
 
-// A task that can't start says why, in the words and with the code of the foreground,
-// and leaves nothing.
+// A detached task that can't start fails with the message and exit code that it has in the
+// foreground, and leaves nothing.
 func TestDetachedFails(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
-		// The runtime is the first to find out.
+		// Only the runtime can find that this is impossible.
 		impossible := func(j *job) {
 			j.Devices, j.Name, j.Volumes = "ledger", "train", []string{t.TempDir() + ":/bin/busybox/below"}
 		}
@@ -133,7 +133,7 @@ func TestDetachedFails(t *testing.T) {
 }
 
 // A task isn't started when the command that asked for it has ended meanwhile.
-func TestDetachedIsNotWanted(t *testing.T) {
+func TestDetachedStarterGone(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		d := r.launch("sleep 1000", func(j *job) { j.Devices = "ledger" })
 		d.status.Close()

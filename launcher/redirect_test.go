@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// harm does to what it has been given whatever can be done.
+// harm tries to change the mode and the content of the files that it was given.
 const harm = `for n in 0 1 2; do chmod 4777 /proc/self/fd/$n; echo harmed >/proc/self/fd/$n; done; chmod 4777 /dev/stdout`
 
 // A task is given what was redirected for it, and not the files themselves: it could write

@@ -59,7 +59,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// What can't work is said in one line, with the exit code that shells use.
+// A task that can't start fails with one line, and with the exit code that shells use.
 func TestRunRefuses(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		layout := filepath.Join(t.TempDir(), "layout")
@@ -236,8 +236,7 @@ func TestRunVolumes(t *testing.T) {
 	})
 }
 
-// What the root itself keeps out: a node that lies in an image opens nothing, and
-// a link in an image leads nowhere outside.
+// A device node in an image can't be opened, and no link in an image leads outside the root.
 func TestRunHostileImage(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		img := r.base.Image

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a pseudo-terminal: what a person has (master) and what a program has.
+// terminal is a pseudo-terminal: the test has the master, the program the slave.
 type terminal struct{ master, slave *os.File }
 
 func newTerminal(t *testing.T, rows, columns uint16) terminal {
@@ -118,7 +118,7 @@ func TestTerminal(t *testing.T) {
 				if strings.HasSuffix(got, want) {
 					return
 				}
-				// The echo of ^C comes in between, and the old size: crun tells it again.
+				// The echo of ^C comes in between, and so does the old size, which crun sets once more.
 				if err != nil || (got != "" && got != "^C" && got != "33 77") {
 					t.Fatalf("terminal says %q, %v, want %q", got, err, want)
 				}
@@ -231,7 +231,7 @@ func TestLastBytesOfATerminal(t *testing.T) {
 }
 
 // A task is hung up (SIGHUP) when the reader of its terminal's output is gone.
-func TestTerminalThatNobodyReads(t *testing.T) {
+func TestTerminalOutputUnread(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		if r.base.Runtime == "runc" {
 			t.Skip("runc is itself who writes to it, and doesn't mind")

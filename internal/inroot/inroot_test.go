@@ -90,7 +90,7 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-func TestMagicLinksLeadNowhere(t *testing.T) {
+func TestMagicLinksAreNotFollowed(t *testing.T) {
 	root, err := OpenRoot("/")
 	testutil.Must(t, err)
 	defer root.Close()

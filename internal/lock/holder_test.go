@@ -282,8 +282,8 @@ func TestTypedStop(t *testing.T) {
 	}
 }
 
-// TestHoldersAreOldByThemselves: a lock that moves on makes none of its holders look stuck.
-func TestHoldersAreOldByThemselves(t *testing.T) {
+// TestHolderAge: a lock that moves on makes none of its holders look stuck.
+func TestHolderAge(t *testing.T) {
 	a, b := Holder{PID: 7, Start: 1}, Holder{PID: 7, Start: 2}
 	at := time.Now()
 	found := updateFirstSeen(nil, []Holder{a}, at)

@@ -80,7 +80,7 @@ func (h *host) moveIn(devices ...Device) error {
 	return errors.Join(n.MoveIn(devices), n.Close())
 }
 
-// findFacts are the lines of what ip says of an interface that a test names.
+// findFacts returns the lines of what ip says of an interface that a test names.
 func findFacts(text string, words ...string) (found []string) {
 	for _, w := range words {
 		if strings.Contains(text, w) {

@@ -35,12 +35,12 @@ func TestFindDeviceUsers(t *testing.T) {
 		return st.Rdev
 	}
 	full, file := start("/dev/full"), start("/proc/self/status")
-	nobody := unix.Mkdev(4095, 4095)
-	users := FindDeviceUsers("/proc", []uint64{number("/dev/full"), nobody})
+	unused := unix.Mkdev(4095, 4095)
+	users := FindDeviceUsers("/proc", []uint64{number("/dev/full"), unused})
 	if all := users[number("/dev/full")]; !slices.Contains(all, full) || slices.Contains(all, file) {
 		t.Errorf("/dev/full is open in %v, want %d among them and not %d", all, full, file)
 	}
-	if all := users[nobody]; all != nil {
+	if all := users[unused]; all != nil {
 		t.Errorf("a device that no process has open is open in %v", all)
 	}
 }

@@ -118,7 +118,7 @@ func TestHandlesSignal(t *testing.T) {
 	}
 }
 
-// What counts are the handlers of the program that a process becomes.
+// HandlesSignal reads the handlers of the program that the process has executed.
 func TestHandlesSignalOfTheCommand(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -185,7 +185,7 @@ func TestHasPending(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !HasPending("/proc", cmd.Process.Pid, int(unix.SIGTERM)) || HasPending("/proc", cmd.Process.Pid, int(unix.SIGUSR1)) {
-		t.Error("a stopped process has taken note of a signal, or has one that nobody sent")
+		t.Error("a stopped process has handled a signal, or has one pending that was not sent")
 	}
 	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// copyBinary is a program of the test's own.
+// copyBinary returns a program of the test's own.
 func copyBinary(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("/bin/cat")
@@ -83,7 +83,7 @@ func TestMount(t *testing.T) {
 	}
 }
 
-func TestNobodyWrites(t *testing.T) {
+func TestSealedAgainstWrites(t *testing.T) {
 	path := copyBinary(t)
 	f := openFile(t, path)
 	var st unix.Statfs_t

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestFramesComeBack(t *testing.T) {
+func TestFramesRoundTrip(t *testing.T) {
 	var b bytes.Buffer
 	long := bytes.Repeat([]byte("x"), Max+3)
 	for _, data := range [][]byte{nil, []byte("a\x00b"), long} {
@@ -63,7 +63,7 @@ func TestSocket(t *testing.T) {
 	}
 	dead.Close()
 	if _, err := Dial(path); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("nothing listens: %v", err)
 	}
 	l, err := Listen(path) // in the place of the dead one
 	if err != nil {

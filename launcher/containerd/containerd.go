@@ -80,7 +80,7 @@ func checkSocket(ctx context.Context, address string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("no containerd: there is no socket %s", address)
 	case errors.Is(err, unix.ECONNREFUSED):
-		return fmt.Errorf("no containerd: nobody listens at %s", address)
+		return fmt.Errorf("no containerd: nothing listens at %s", address)
 	case err != nil:
 		return fmt.Errorf("connect with containerd at %s: %w", address, errors.Unwrap(err))
 	}

@@ -41,7 +41,7 @@ func TestCreated(t *testing.T) {
 	}
 }
 
-func TestNear(t *testing.T) {
+func TestSuggestImage(t *testing.T) {
 	all := []images.Image{{Name: "docker.io/library/busybox:latest"}, {Name: "reg.x/team/app:1"}, {Name: importPrefix + "app:2"}}
 	for word, want := range map[string]string{
 		"busybx": " (did you mean busybox?)", "busybox:lates": " (did you mean busybox:latest?)", "reg.x/team/ap:1": " (did you mean reg.x/team/app:1?)",
@@ -53,7 +53,7 @@ func TestNear(t *testing.T) {
 	}
 }
 
-func TestUnwrapped(t *testing.T) {
+func TestUnwrapClientError(t *testing.T) {
 	inner := fmt.Errorf("the registry says 404: %w", registry.ErrNotFound)
 	err := unwrapClientError(fmt.Errorf("failed to resolve reference %q: %w", "x", inner))
 	if !errors.Is(err, registry.ErrNotFound) || err.Error() != inner.Error() {
@@ -72,7 +72,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-func TestReach(t *testing.T) {
+func TestCheckSocket(t *testing.T) {
 	dir := t.TempDir()
 	dead := filepath.Join(dir, "dead.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
@@ -85,8 +85,8 @@ func TestReach(t *testing.T) {
 	}
 	for _, c := range []struct{ name, address, want string }{
 		{"no socket", filepath.Join(dir, "none.sock"), "there is no socket"},
-		{"nobody listens", dead, "nobody listens at"},
-		{"no socket at all", dir, "nobody listens at"},
+		{"nothing listens", dead, "nothing listens at"},
+		{"no socket at all", dir, "nothing listens at"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := checkSocket(context.Background(), c.address)

@@ -6,7 +6,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-func TestDisposition(t *testing.T) {
+func TestDecide(t *testing.T) {
 	kept, gone := &tasks.Record{}, &tasks.Record{Remove: true}
 	detached, detachedGone := &tasks.Record{Detached: true}, &tasks.Record{Detached: true, Remove: true}
 	queued := &tasks.Record{Detached: true, Queued: true}

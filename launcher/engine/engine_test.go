@@ -48,7 +48,7 @@ func TestRequestArrivesWhole(t *testing.T) {
 	}
 }
 
-func TestFailureIsWhatItWas(t *testing.T) {
+func TestFailureRoundTrip(t *testing.T) {
 	var b bytes.Buffer
 	was := fmt.Errorf("task %q: %w", "x", tasks.ErrNotFound)
 	if err := Reply(&b, nil, was); err != nil {

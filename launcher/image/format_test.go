@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Digests mean here what they mean to the specification's own package.
+// Digests are parsed and verified as by the specification's own package.
 func TestDigestAsSpecified(t *testing.T) {
 	hexOf := func(n int) string { return strings.Repeat("0f", n) }
 	for _, text := range []string{

@@ -195,7 +195,7 @@ func TestUnpackBombs(t *testing.T) {
 	}
 }
 
-// makeDeepFiles are files with a thousand directories of their own each.
+// makeDeepFiles returns files with a thousand directories of their own each.
 func makeDeepFiles(n int) (files []oci.File) {
 	for i := range n {
 		files = append(files, oci.File{Name: strings.Repeat(fmt.Sprintf("%c/", 'a'+i), 1000) + "f"})
@@ -221,7 +221,7 @@ func sparse(t *testing.T, size int64) io.Reader {
 	return bytes.NewReader(out)
 }
 
-// makeEmptyFiles is an archive of n empty files in directories of a thousand.
+// makeEmptyFiles returns an archive of n empty files in directories of a thousand.
 func makeEmptyFiles(n int) io.Reader {
 	r, w := io.Pipe()
 	go func() {

@@ -24,7 +24,7 @@ import (
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
-// sampleImage is an image with a single file that tells it from others.
+// sampleImage returns an image with a single file that tells it from others.
 func sampleImage(tag, content string) oci.Image {
 	return oci.Image{
 		Tag:    tag,
@@ -570,7 +570,7 @@ func TestUnpackInterrupted(t *testing.T) {
 	}
 }
 
-// listTree says mode and owner of everything in dir.
+// listTree returns name, mode and owner of everything in dir.
 func listTree(t *testing.T, dir string) []string {
 	t.Helper()
 	var lines []string

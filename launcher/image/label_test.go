@@ -24,7 +24,7 @@ func TestLabelFits(t *testing.T) {
 }
 
 // A task's labels are its own and the image's; its own win, and no image fills records.
-func TestBorne(t *testing.T) {
+func TestTaskLabels(t *testing.T) {
 	own := map[string]string{"own": "o", "both": "o"}
 	was := maps.Clone(own)
 	for _, tt := range []struct {

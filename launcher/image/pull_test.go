@@ -36,7 +36,7 @@ func makeNoise(seed, size int) string {
 	return string(b)
 }
 
-// makeLargeImage is an image of n layers of 256 KiB.
+// makeLargeImage returns an image of n layers of 256 KiB.
 func makeLargeImage(tag string, n int) oci.Image {
 	img := oci.Image{Tag: tag}
 	for i := range n {
@@ -157,7 +157,7 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// findFiles are the names below a directory that hold a word.
+// findFiles returns the names below a directory that hold a word.
 func findFiles(t *testing.T, dir, word string) (found []string) {
 	t.Helper()
 	testutil.Must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -243,7 +243,7 @@ func TestPullNoRanges(t *testing.T) {
 	expectLargeLayers(t, dirs, 1, 1)
 }
 
-// interruptPull pulls until something of a layer has come, and ends as if it were killed.
+// interruptPull pulls until a part of a layer is stored, and cancels the pull.
 func interruptPull(t *testing.T, r *fake.Registry, s Store, name string) {
 	t.Helper()
 	hold := make(chan struct{})

@@ -105,7 +105,7 @@ func TestRead(t *testing.T) {
 }
 
 // What was written is what is read, whatever it is and however it is cut.
-func TestBytesComeBack(t *testing.T) {
+func TestBytesRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(rt *rapid.T) {
 		path := filepath.Join(dir, fmt.Sprint(time.Now().UnixNano()))

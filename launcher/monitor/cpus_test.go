@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestKeepOn keeps this process on a CPU, which has threads as runc's first process does.
-func TestKeepOn(t *testing.T) {
+// TestSetCPUs keeps this process on a CPU, which has threads as runc's first process does.
+func TestSetCPUs(t *testing.T) {
 	var all, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 // A task that doesn't read its input blocks the client that writes to it. A client that has gone is
 // dropped all the same, and requests of other clients are answered.
-func TestInputThatNobodyReads(t *testing.T) {
+func TestUnreadInput(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "stdin")
 	if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -74,7 +74,7 @@ func connectClient(t *testing.T, s *server) *os.File {
 	return c
 }
 
-// fillSocket types until nothing more is taken.
+// fillSocket writes input until the socket is full.
 func fillSocket(t *testing.T, c *os.File) {
 	t.Helper()
 	for {

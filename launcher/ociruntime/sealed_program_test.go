@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// copyProgram is a copy of cat by that name.
+// copyProgram returns a copy of cat by that name.
 func copyProgram(t *testing.T, name string) string {
 	t.Helper()
 	testutil.NeedRoot(t)

@@ -61,7 +61,7 @@ func FuzzFindUser(f *testing.F) {
 	})
 }
 
-// makeTree is a root with files; a body that begins with "->" is a link.
+// makeTree returns a root with files; a body that begins with "->" is a link.
 func makeTree(t *testing.T, files map[string]string) *os.File {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "root")

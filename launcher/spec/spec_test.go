@@ -102,7 +102,7 @@ func TestRlimits(t *testing.T) {
 	}
 }
 
-// Every name once, the last value counts, and what a program can't do without is set.
+// Each name is there once with its last value, and PATH, HOME and HOSTNAME are always set.
 func TestEnvironment(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"A", "B", "PATH", "HOME", "HOSTNAME", "TERM"})

@@ -48,7 +48,7 @@ func FuzzParseUlimit(f *testing.F) {
 	})
 }
 
-func TestUlimitsThatMayNotBe(t *testing.T) {
+func TestUlimitsAboveLimits(t *testing.T) {
 	weak := Host{}
 	// Every user's signals are limited.
 	if err := checkHardLimit("sigpending", math.MaxUint64, weak); err == nil || !strings.Contains(err.Error(), "--ulimit sigpending: this process may not raise it above its own hard limit") {

@@ -60,7 +60,7 @@ func TestMissed(t *testing.T) {
 }
 
 // A process that has ended has missed nothing: its handler may have ended it.
-func TestMissedByNobody(t *testing.T) {
+func TestMissedByEndedProcess(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "trap 'exit 8' INT; echo ready; read go")
 	in, err := cmd.StdinPipe()
 	if err != nil {

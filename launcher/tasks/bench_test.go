@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkWriteRecord is what each start in the foreground pays for being seen.
+// BenchmarkWriteRecord measures the record that each start in the foreground writes.
 func BenchmarkWriteRecord(b *testing.B) {
 	s := Store{Data: b.TempDir()}
 	r := fullRecord()

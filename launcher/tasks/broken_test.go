@@ -60,7 +60,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// What couldn't be read isn't written, and what strangers have to say is cut.
+// A record that is too long to be read is refused, and the error of an end is cut.
 func TestNothingUnreadableIsWritten(t *testing.T) {
 	s := Store{Data: t.TempDir()}
 	makeTask(t, s, idA)

@@ -22,7 +22,7 @@ func fullRecord() Record {
 	}
 }
 
-func TestRecordsComeBack(t *testing.T) {
+func TestRecordsRoundTrip(t *testing.T) {
 	s := Store{Data: t.TempDir()}
 	id := fullRecord().ID
 	makeTask(t, s, id)

@@ -9,7 +9,7 @@ import (
 )
 
 // On a full disk lives are written again and again, and an end at last.
-func TestRoom(t *testing.T) {
+func TestSpareFile(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}

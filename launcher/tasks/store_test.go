@@ -147,7 +147,7 @@ func TestClaim(t *testing.T) {
 }
 
 // Of many that want one name, one gets it.
-func TestClaimRace(t *testing.T) {
+func TestClaimNameRace(t *testing.T) {
 	s := Store{Data: t.TempDir()}
 	makeTask(t, s, idC)
 	if err := s.ClaimName("train", idC); err != nil {

@@ -108,7 +108,7 @@ func testKilledContainerd(t *testing.T, c *taskRunner) {
 	c.killDaemon(t, "containerd")
 	c.waitForHeld(t, map[string]int{lives: 2, dies: 3, again: 1})
 	got := c.run(t, c.line("ps")...)
-	if got.code != 1 || !matchesPattern("berth: no containerd: nobody listens at /run/containerd/containerd.sock.*", got.err) {
+	if got.code != 1 || !matchesPattern("berth: no containerd: nothing listens at /run/containerd/containerd.sock.*", got.err) {
 		t.Errorf("ps without containerd: exit code %d: %s%s", got.code, got.out, got.err)
 	}
 	c.kill(t, ends)

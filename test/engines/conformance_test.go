@@ -427,7 +427,7 @@ func TestConformanceWithout(t *testing.T) {
 	for _, c := range []struct{ name, line, err string }{
 		{"no socket", `--containerd-address /run/nosuch.sock ps`, "berth: no containerd: there is no socket /run/nosuch.sock"},
 		{"run without a socket", `--containerd-address /run/nosuch.sock run /x true`, "berth: no containerd: there is no socket /run/nosuch.sock"},
-		{"nobody listens", `--containerd-address /run/dead.sock images`, "berth: no containerd: nobody listens at /run/dead.sock"},
+		{"nothing listens", `--containerd-address /run/dead.sock images`, "berth: no containerd: nothing listens at /run/dead.sock"},
 		{"another engine", `--engine nosuch ps`, `berth: --engine "nosuch" is not known: there are native and containerd`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -28,7 +28,7 @@ func TestClockChange(t *testing.T) {
 			t.Cleanup(func() { s.Run(t, s.Command(s.Berth, "rm", "-f", id)) })
 			life := s.readLife(t, id)
 			rig.Must(t, syscall.Kill(life.Monitor.PID, syscall.SIGKILL))
-			// What a clock that jumps makes of the time that the record has.
+			// The record gets the times that it would have if the clock had jumped since.
 			path := s.Path("/var/lib/berth/tasks/" + id + "/run.json")
 			var record map[string]any
 			text, err := os.ReadFile(path)

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// reach is what of one process another reaches.
+// reach is what a process can reach of another one.
 type reach struct {
 	TCP, Loopback, UDP, Abstract, Shm, SysV, Process bool
 	HCAs, Verbs, GPUs                                []string

@@ -33,7 +33,7 @@ func (n node) expectNothingLeft(t *testing.T) {
 	t.Fatalf("left after the gang:\n%s\n%s", strings.Join(found, "\n"), n.RunBerth(t, "ps", "-a").Out)
 }
 
-// listLeft is what there is of gangs: interfaces, mounts, cgroups, tasks, leases, processes.
+// listLeft returns what there is of gangs: interfaces, mounts, cgroups, tasks, leases, processes.
 func (n node) listLeft(t *testing.T) (found []string) {
 	t.Helper()
 	interfaces, err := net.Interfaces()
@@ -62,7 +62,7 @@ func (n node) listLeft(t *testing.T) (found []string) {
 
 func isTaskID(name string) bool { return regexp.MustCompile(`^[0-9a-f]{12}$`).MatchString(name) }
 
-// listMounts are those of tasks, and files that keep a namespace.
+// listMounts returns those of tasks, and files that keep a namespace.
 func (n node) listMounts(t *testing.T) (found []string) {
 	t.Helper()
 	data, err := os.ReadFile(n.procDir() + "/mountinfo")
@@ -82,7 +82,7 @@ func (n node) listMounts(t *testing.T) (found []string) {
 // procDir is the directory of the node's first process.
 func (n node) procDir() string { return strings.TrimSuffix(n.Path(""), "/root") }
 
-// listCgroups are those with a task's id in their name.
+// listCgroups returns those with a task's id in their name.
 func (n node) listCgroups(t *testing.T) (found []string) {
 	t.Helper()
 	root, known := n.Path("/sys/fs/cgroup"), n.seen.all()
@@ -105,7 +105,7 @@ func (n node) listCgroups(t *testing.T) (found []string) {
 	return found
 }
 
-// listProcesses are the node's that are in a cgroup of a task's, and berth's own that watch.
+// listProcesses returns the node's that are in a cgroup of a task's, and berth's own that watch.
 func (n node) listProcesses(t *testing.T) (found []string) {
 	t.Helper()
 	for _, p := range n.listMembers() {
@@ -120,7 +120,7 @@ type member struct {
 	kind, task, words string
 }
 
-// listMembers are all of them: monitors by their program, holders and ranks by their cgroup.
+// listMembers returns all of them: monitors by their program, holders and ranks by their cgroup.
 func (n node) listMembers() (found []member) {
 	known := n.seen.all()
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right

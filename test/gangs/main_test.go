@@ -162,7 +162,7 @@ func (n node) startRun(t *testing.T, words ...string) *running {
 	return r
 }
 
-// readOutput is all that the run has written.
+// readOutput returns all that the run has written.
 func (r *running) readOutput(t *testing.T) string {
 	t.Helper()
 	var all []byte
@@ -174,7 +174,7 @@ func (r *running) readOutput(t *testing.T) string {
 	return string(all)
 }
 
-// makeMeetingDir is a directory that all containers of a test share with it, at /meet.
+// makeMeetingDir returns a directory that all containers of a test share with it, at /meet.
 func makeMeetingDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "meet")

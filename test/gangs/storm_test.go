@@ -50,8 +50,8 @@ func killMembers(t *testing.T, n node) {
 	}
 }
 
-// TestMembers: whatever takes part in a gang is known for what it is, or no test would
-// kill it, nor notice that it was left.
+// TestMembers: listMembers classifies each process of a gang; TestKilled can only kill, and miss,
+// processes that it lists.
 func TestMembers(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
 		n.mustRun(t, "run", "-d", "-n", "2", "--name", "known", busybox, "sleep", "1000")
@@ -104,9 +104,8 @@ func (n node) killDuringGang(t *testing.T, r *rand.Rand) (hits []string) {
 	if said := n.RunBerth(t, "rm", "-f", "storm"); said.Code > 1 {
 		t.Errorf("rm -f: %+v", said)
 	}
-	// All devices are free when the last process has gone, which takes as long as the host's
-	// first process takes to bury the ranks; what of a launch was left half done is swept up
-	// by the next verb.
+	// All devices are free when the last process has gone, which is when init of the host has reaped
+	// the ranks. The next verb removes what a killed launch left half made.
 	n.mustRun(t, "alloc", "--wait=2m", "8", "--", "true")
 	n.mustRun(t, "ps")
 	n.expectNothingLeft(t)

@@ -180,7 +180,7 @@ func TestContracts(t *testing.T) {
 	everywhere(t, func(t *testing.T, n node) {
 		for _, network := range []string{"private", "none", "host"} {
 			t.Run(network, func(t *testing.T) {
-				// What an outer launcher said must not reach them.
+				// Variables of an outer launcher must not reach the ranks.
 				cmd := n.Command("env", "SLURM_PROCID=3", "PMI_RANK=1", "PMIX_RANK=1", "OMPI_COMM_WORLD_RANK=1", "TORCHELASTIC_RUN_ID=x", "RANK=9",
 					n.Berth, "run", "-n", "3", "--gpus-per-rank", "1", "--network", network,
 					"-v", scripts+":/mnt:ro", torch, "python3", "/mnt/contracts.py")

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
-// writers are the entry points whose writes stay in the root.
+// writers returns the entry points whose writes stay in the root.
 func writers() []entryPoint {
 	all := entryPoints()
 	for i, d := range all {

@@ -61,8 +61,8 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// A CUDA image that brings a newer driver's libraries along gets them first, unless
-// it, or the capabilities, say otherwise.
+// The libraries of a newer driver in a CUDA image (cuda-compat) come first in the loader's path,
+// unless the image or its capabilities turn that off.
 func TestForwardCompatibility(t *testing.T) {
 	const compat = "/usr/local/cuda/compat/libcuda.so."
 	bring := func(t *testing.T, root, version string) {

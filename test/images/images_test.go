@@ -153,7 +153,7 @@ func imageOf(t *testing.T, root string, change func(root string)) image {
 	return i
 }
 
-// readOnly is the image as a file system that can't be written.
+// readOnly returns the image as a file system that can't be written.
 func (i image) readOnly(t *testing.T) image {
 	t.Helper()
 	dir := t.TempDir()

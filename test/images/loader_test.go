@@ -27,8 +27,7 @@ func found(t *testing.T, said rig.Said, want ...string) {
 	}
 }
 
-// Programs load the driver's libraries by name, however the root came to be, and
-// the loader's own listing names them.
+// Programs load the driver's libraries by name in each kind of root, and ldconfig -p lists them.
 func TestLibrariesAreFound(t *testing.T) {
 	const script = `ldconfig -p | grep -c '=> /usr/local/nvidia/lib64/libcuda.so.1$'; opener libcuda.so.1 libnvidia-ml.so.1`
 	through(t, append(entryPoints(), readOnlyEntryPoints()...), func(t *testing.T, d entryPoint) {
@@ -161,7 +160,7 @@ func olderDriver(dir string) func(*testing.T, string) {
 	}
 }
 
-// An image's files stay visible where the driver makes way.
+// Files of the image stay visible in directories that the driver's files are mounted in.
 func TestImageFilesStay(t *testing.T) {
 	through(t, append(entryPoints(), readOnlyEntryPoints()...), func(t *testing.T, d entryPoint) {
 		i := imageOf(t, debianRoot, func(root string) { write(t, root+"/usr/local/nvidia/share/own", "the image's\n") })
@@ -181,8 +180,8 @@ func TestRootThatCannotBeWritten(t *testing.T) {
 	})
 }
 
-// Writing to an image that can't be written is refused.
-func TestWritingToWhatCannotBeWritten(t *testing.T) {
+// TestReadWriteOnReadOnlyImage: --rw is refused for an image on a read-only file system.
+func TestReadWriteOnReadOnlyImage(t *testing.T) {
 	for _, runtime := range []string{"runc", "crun"} {
 		t.Run(runtime, func(t *testing.T) {
 			whole := imageOf(t, debianRoot, nil)

@@ -108,7 +108,7 @@ func wrappers() []entryPoint {
 	return all
 }
 
-// readOnly are the same entry points to roots that can't be written to from inside.
+// readOnly returns the same entry points to roots that can't be written to from inside.
 func readOnly(all []entryPoint) []entryPoint {
 	for i := range all {
 		all[i].readOnly = true
@@ -148,7 +148,7 @@ func TestRoots(t *testing.T) {
 	}
 }
 
-// Files of the image's own where the driver goes, in roots that have little else.
+// Minimal roots that have files of their own at the paths of the driver's files.
 func TestRootsWithTheirOwnFiles(t *testing.T) {
 	for _, r := range roots() {
 		if r.name != "distroless" && r.name != "glibc 2.31" {

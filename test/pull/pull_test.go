@@ -201,7 +201,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// listFiles are those below a directory that aren't directories.
+// listFiles returns those below a directory that aren't directories.
 func listFiles(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	rig.Must(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {

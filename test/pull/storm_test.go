@@ -19,7 +19,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// makeCheckedImage is an image that can be run, and that finds out by itself whether all of it is
+// makeCheckedImage returns an image that can be run, and that finds out by itself whether all of it is
 // there: its command says so in one word, and fails otherwise.
 func makeCheckedImage(t *testing.T, tag string, seed uint64) oci.Image {
 	t.Helper()

@@ -40,9 +40,9 @@ func TestGangBarrier(t *testing.T) {
 	})
 }
 
-// TestGangGivenUp: a gang whose start is held up ends, and leaves nothing, when the command that
+// TestGangStartAborted: a gang whose start is held up ends, and leaves nothing, when the command that
 // starts it is killed or interrupted, its timeout is over, or it is removed.
-func TestGangGivenUp(t *testing.T) {
+func TestGangStartAborted(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		dir := t.TempDir()
 		holding := dir + "/" + s.runtime // up the second rank, whose container is never made

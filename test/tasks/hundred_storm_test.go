@@ -31,8 +31,8 @@ const enough = 12
 
 // killer kills until the context ends.
 func (h *hundred) killer(ctx context.Context, r *rand.Rand) {
-	// Before those that it kills, or it comes too late where they are many. The thread
-	// ends with it.
+	// A higher priority than that of its victims, or it is too slow where they are many. The locked
+	// thread ends with the goroutine.
 	runtime.LockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -15); err != nil {
 		h.t.Log(err)
@@ -113,7 +113,7 @@ func (h *hundred) awaitAdoption(v victim) {
 	}
 }
 
-// task is a file of a task, from outside.
+// task returns the path of a file of a task, as this process sees it.
 func (h *hundred) task(id, file string) string {
 	return h.Path(filepath.Join("/var/lib/berth/tasks", id, file))
 }
@@ -209,7 +209,7 @@ func (h *hundred) classify(dir string, ids map[string]string) victim {
 	return victim{}
 }
 
-// first says whether a process is the first one of a container, and of which task.
+// first reports whether a process is the first one of a container, and returns the name of its task.
 func (h *hundred) first(dir string, ids map[string]string) (name string, is bool) {
 	status, err := os.ReadFile(dir + "/status")
 	if err != nil {

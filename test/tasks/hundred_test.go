@@ -102,7 +102,7 @@ func newHundred(t *testing.T, cgroup string) *hundred {
 	return h
 }
 
-// end ends what is left of a test that has failed.
+// end kills and removes what a failed test left.
 func (h *hundred) end() {
 	for range 500 {
 		found := h.victims()

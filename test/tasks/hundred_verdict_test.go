@@ -112,7 +112,7 @@ func (h *hundred) checkJobs() {
 	}
 }
 
-// reportJob reports what must not be of a job, and all that happened to it.
+// reportJob fails the test with what is wrong with a job, and all that happened to it.
 func (h *hundred) reportJob(j *job, format string, args ...any) {
 	h.t.Helper()
 	var past strings.Builder
@@ -213,7 +213,7 @@ func (h *hundred) output(j *job) {
 	}
 }
 
-// listState is all that berth keeps, but for the events and what containers see of the driver,
+// listState returns all that berth keeps, but for the events and what containers see of the driver,
 // which are there for the next ones.
 func (h *hundred) listState() (names []string) {
 	h.t.Helper()

@@ -52,7 +52,7 @@ func (s server) spec(t *testing.T, bundle string) specs.Spec {
 	return spec
 }
 
-// listParts are all that berth changes in a spec, as Injection.Kind and Name call it; what a
+// listParts returns all that berth changes in a spec, as Injection.Kind and Name call it; what a
 // bind is called depends on what is bound.
 func listParts(spec specs.Spec) (all []string) {
 	for _, d := range spec.Linux.Devices {

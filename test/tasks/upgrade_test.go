@@ -23,7 +23,7 @@ func programs() []string {
 	return []string{"berth", "berth-nvml", "berth-hook", "berth-monitor"}
 }
 
-// buildOlder is a directory with programs of another version: other bytes, and in
+// buildOlder returns a directory with programs of another version: other bytes, and in
 // BERTH_TEST_OLDER really older ones.
 func buildOlder(t *testing.T) string {
 	t.Helper()

@@ -91,7 +91,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// listCommands are the processes of berth with that verb, by their command lines.
+// listCommands returns the processes of berth with that verb, by their command lines.
 func (s server) listCommands(t *testing.T, verb string) []string {
 	t.Helper()
 	out := s.Run(t, s.Command("pgrep", "-a", "-f", "^"+s.Berth+" "+verb)).Out
@@ -149,8 +149,7 @@ func TestKillEndsRestarts(t *testing.T) {
 	})
 }
 
-// TestStopWhileRestarting: a task that is between two lives has no process, and ends
-// all the same.
+// TestStopWhileRestarting: a task that waits for its restart, and has no process, can be stopped.
 func TestStopWhileRestarting(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
 		s.detach(t, "--name", "again", "--restart", "always", rig.ImagePath(t, "busybox"), "sh", "-c", "exit 3")

@@ -86,7 +86,7 @@ func TestLeaseMindsListeners(t *testing.T) {
 			}
 			defer f.Close()
 			if _, err := pickPorts(f, []span{{port, port}}, 1); !errors.Is(err, ErrNoPorts) {
-				t.Fatalf("port %d, which somebody listens at: %v", port, err)
+				t.Fatalf("port %d, which has a listener: %v", port, err)
 			}
 			own, err := Resume(filepath.Dir(f.Name()), port, 1)
 			if err != nil {
@@ -122,7 +122,7 @@ func TestLeaseLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Resume(dir, l.First, l.Count); !errors.Is(err, unix.EAGAIN) || !strings.Contains(err.Error(), fmt.Sprint(l.First)) {
-		t.Errorf("the heir lives, and somebody else: %v", err)
+		t.Errorf("another lease of the ports of a process that lives: %v", err)
 	}
 	if err := errors.Join(stdin.Close(), heir.Wait()); err != nil {
 		t.Fatal(err)

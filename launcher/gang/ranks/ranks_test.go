@@ -79,7 +79,7 @@ func TestEnvVaries(t *testing.T) {
 			[]string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"},
 		},
 		{
-			"nobody serves Horovod's rendezvous", func(w *World) { w.Rendezvous = false },
+			"no server for Horovod's rendezvous", func(w *World) { w.Rendezvous = false },
 			map[string]string{"RANK": "2"},
 			[]string{"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR"},
 		},
@@ -120,7 +120,7 @@ func TestEnvVaries(t *testing.T) {
 	}
 }
 
-// TestNeverSet holds whatever world to the variables that only people may set.
+// TestNeverSet: no world sets a variable that is reserved for users.
 func TestNeverSet(t *testing.T) {
 	allowed := []string{"NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_RAS_ADDR"}
 	rapid.Check(t, func(t *rapid.T) {

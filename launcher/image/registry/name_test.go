@@ -56,8 +56,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is a name is the same name when it is written out, and can't lead
-// out of where it stands in an address.
+// FuzzParse: a parsed name written out parses to itself, and can't escape its place in a URL's path.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"debian:13", "localhost:5000/a/b@" + someDigest, "[::1]:1/x", "a__b--c.d", "x.y/z"} {
 		f.Add(seed)

@@ -138,7 +138,7 @@ func TestCredentialsOfMirrors(t *testing.T) {
 	}
 }
 
-// What a registry with TLS would have sent in plain isn't sent: blobs, and passwords.
+// A registry with TLS can't redirect berth to plain HTTP: no request and no password is sent there.
 func TestStaysInTLS(t *testing.T) {
 	var plainAsked bool
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-gpu/berth/test/images/fake"
 )
 
-// serve is a registry with one image, tagged "1", and its layer.
+// serve returns a registry with one image, tagged "1", and its layer.
 func serve(t *testing.T) (r *fake.Registry, layer registry.Descriptor) {
 	t.Helper()
 	dir := t.TempDir()

@@ -70,7 +70,7 @@ func meaning(p *specs.LinuxSeccomp, name string, arg uint64) uint32 {
 }
 
 // Whatever is called, the program does what the profile says.
-func TestFilterMeansTheProfile(t *testing.T) {
+func TestFilterFollowsProfile(t *testing.T) {
 	args := []uint64{0, 1, 8, 37, 38, 39, 40, 41, 0x20000, 0x20008, 0xffffffff, 0xfffffffe, 1 << 32, 1<<32 | 38, 1<<32 | 40, 1<<32 | 41, 1 << 63, ^uint64(0)}
 	for flag := uint64(1); flag < 1<<33; flag <<= 1 {
 		args = append(args, flag)
@@ -240,10 +240,10 @@ func underFilter(program []bpf.RawInstruction) error {
 	return errors.Join(errs...)
 }
 
-// TestHoldArguments: no filter lets a process have a pidfd of the process at the other end of a socket, a lease on a file, or
+// TestRestrictArguments: no filter lets a process have a pidfd of the process at the other end of a socket, a lease on a file, or
 // events of all processes, and none lets CAP_SYS_ADMIN go through all mount namespaces. All allow these calls with other
 // arguments.
-func TestHoldArguments(t *testing.T) {
+func TestRestrictArguments(t *testing.T) {
 	parse := func(caps ...string) *Filter {
 		f, err := ParseProfile([]byte(`{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 1, "syscalls": [{"action": "SCMP_ACT_ALLOW",
 		"names": ["getsockopt", "setsockopt", "socketcall", "io_uring_setup", "`+strings.Join(strings.Fields(allowed), `", "`)+`"]}]}`), caps, "6.12")
@@ -358,7 +358,7 @@ func BenchmarkDefault(b *testing.B) {
 
 // A container that has to stay in its project can't leave it, whatever is in the upper half of the
 // argument, and makes all other ioctls.
-func TestHoldInProject(t *testing.T) {
+func TestRestrictProject(t *testing.T) {
 	p, on := restrictArguments(defaultCalls(nil), projectRequests()), must(processorOf("amd64"))
 	machine := machineFor(t, p, on)
 	const ioctl, arch, eperm = 16, unix.AUDIT_ARCH_X86_64, unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
@@ -396,9 +396,9 @@ func TestHoldInProject(t *testing.T) {
 	}
 }
 
-// TestHoldKeepsRefusals: what a profile refuses stays refused, what it logs is held too, and conditions that can't be
+// TestRestrictKeepsRefusals: what a profile refuses stays refused, what it logs is held too, and conditions that can't be
 // combined are an error.
-func TestHoldKeepsRefusals(t *testing.T) {
+func TestRestrictKeepsRefusals(t *testing.T) {
 	rule := func(action, names, args string) string {
 		return `{"action": "SCMP_ACT_` + action + `", "names": [` + names + `]` + args + `}`
 	}

@@ -24,7 +24,7 @@ func verdict(f *Filter, name string) specs.LinuxSeccompAction {
 }
 
 // No capability and no file lets a container make the calls that lift its device rules.
-func TestHeldCalls(t *testing.T) {
+func TestRestrictedCalls(t *testing.T) {
 	every := every()
 	const open = `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["bpf", "read", "kexec_load"], "action": "SCMP_ACT_ALLOW"}, {"name": "bpf", "action": "SCMP_ACT_LOG"}]}`
 	parsed, err := ParseProfile([]byte(open), every, "6.1")

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// TestNotedMeanwhile looks at a task that others make and remove at the same time.
-func TestNotedMeanwhile(t *testing.T) {
+// TestNotedLayersDuringRemoval looks at a task that others make and remove at the same time.
+func TestNotedLayersDuringRemoval(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "task")
 	over := make(chan struct{})
 	go func() {

@@ -31,9 +31,9 @@ func TestGangNames(t *testing.T) {
 	}
 }
 
-// TestGangSaid: variables given by flags win over those that berth sets, and variables that an outer
+// TestGangEnvironmentFlags: variables given by flags win over those that berth sets, and variables that an outer
 // launcher left in the environment aren't passed on.
-func TestGangSaid(t *testing.T) {
+func TestGangEnvironmentFlags(t *testing.T) {
 	s := startApart(t, "v2", "crun")
 	file := t.TempDir() + "/env"
 	rig.Must(t, os.WriteFile(file, []byte("PMIX_RANK\nPMI_RANK=5\nMINE\n"), 0o600))
@@ -58,8 +58,8 @@ func TestGangSaid(t *testing.T) {
 		"run", "-n", "2", "--name", long, rig.ImagePath(t, "busybox"), "true")
 }
 
-// TestGangWhy: what a rank has is explained by what it sees.
-func TestGangWhy(t *testing.T) {
+// TestGangInspectWhy: what a rank has is explained by what it sees.
+func TestGangInspectWhy(t *testing.T) {
 	s := startApart(t, "v2", "crun")
 	id := s.detach(t, "--name", "why", "-n", "2", "--gpus-per-rank", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sleep", "1000")
 	if out := s.RunBerth(t, "inspect", "--why", "why.rank-0").Out; strings.Contains(out, "no accelerator") || strings.Count(out, "/dev/nvidia") < 4 {
@@ -89,8 +89,8 @@ func TestGangCapabilities(t *testing.T) {
 	})
 }
 
-// TestGangHeldUp: a gang can be ended while a rank keeps the others from starting.
-func TestGangHeldUp(t *testing.T) {
+// TestGangEndsWhileStartIsBlocked: a gang can be ended while a rank keeps the others from starting.
+func TestGangEndsWhileStartIsBlocked(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		line := "while :; do for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -STOP $p 2>/dev/null; done; done"
 		if got := s.runGang(t, "-n", "4", "--network", "none", "--timeout", "2", "--stop-timeout", "1", rig.ImagePath(t, "busybox"), "sh", "-c", line); got.Code == 0 {
@@ -141,9 +141,9 @@ func TestGangOutput(t *testing.T) {
 	})
 }
 
-// TestGangUnread: a gang can be ended while the command that shows its output is blocked, because
+// TestGangOutputUnread: a gang can be ended while the command that shows its output is blocked, because
 // that isn't read.
-func TestGangUnread(t *testing.T) {
+func TestGangOutputUnread(t *testing.T) {
 	s := startApart(t, "v2", "crun")
 	r, w, err := os.Pipe()
 	rig.Must(t, err)

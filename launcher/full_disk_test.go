@@ -109,7 +109,7 @@ func TestAdoptGivesUp(t *testing.T) {
 	if tries, e := os.ReadFile(begun); e != nil || string(tries) != "x\nx\nx\n" || !errors.Is(err, control.ErrMonitorEnded) {
 		t.Errorf("%d monitors begun, %v; %v", len(tries)/2, e, err)
 	}
-	// What has no monitor is removed by force, and none is started for that.
+	// A task without a monitor is removed by force, and no monitor is started for that.
 	if err := control.Remove(t.Context(), r.store(), d.task(), true); err != nil {
 		t.Error(err)
 	}
