@@ -7,25 +7,24 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/internal/cpulist"
 )
 
-// setCPUs restricts the init of a container that wasn't started yet to the CPUs of a list in list
-// format; "" means all. The runtime that has created the container isn't restricted: the runtimes of
-// a gang's ranks would compete for the same CPUs.
+// setCPUs restricts the init of a container that wasn't started yet to the CPUs of a list of numbers,
+// as "0,2"; "" means all. The runtime that has created the container isn't restricted: the runtimes
+// of a gang's ranks would compete for the same CPUs.
 func setCPUs(list, proc string, pid int) error {
 	if list == "" {
 		return nil
 	}
-	cpus, err := cpulist.Parse(list)
-	if err != nil {
-		return err
-	}
 	var set unix.CPUSet
-	for _, cpu := range cpus {
+	for word := range strings.SplitSeq(list, ",") {
+		cpu, err := strconv.Atoi(word)
+		if err != nil {
+			return fmt.Errorf("CPU list %q: %w", list, err)
+		}
 		set.Set(cpu)
 	}
 	// The process may still be the runtime, with several threads. A new thread inherits the CPUs of
