@@ -161,7 +161,7 @@ func TestCIDFile(t *testing.T) {
 	if id := readFile(t, file); got.stdout != id+"\n" || len(id) < 12 {
 		t.Errorf("the file says %q, %+v", id, got)
 	}
-	if again := r.sh("true", ask); again.code != 125 || !strings.Contains(again.stderr, "--cidfile "+file+": it exists") {
+	if again := r.sh("true", ask); again.code != 125 || !strings.Contains(again.stderr, "--cidfile "+file+": the file exists") {
 		t.Errorf("a second time: %+v", again)
 	}
 }
@@ -262,7 +262,7 @@ func TestInit(t *testing.T) {
 			t.Errorf("with the host's /dev: %+v; its init: %v", got, err)
 		}
 		got = r.sh("true", func(j *job) { bound(j); j.ReadWrite = true })
-		if got.code != 125 || !strings.Contains(got.stderr, "--init: its program has no place") {
+		if got.code != 125 || !strings.Contains(got.stderr, "--init: the init program can be mounted neither in /dev") {
 			t.Errorf("%+v", got)
 		}
 		got = r.run(r.job(func(j *job) { j.Command = []string{"nope"}; init(j) }))
