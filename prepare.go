@@ -48,7 +48,7 @@ func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 // gets neither writable cgroups, sysfs or procfs of the host, nor driver files that it owns.
 // It returns what it has changed.
 func (n *Node) restrictBinds(ctx context.Context, spec *specs.Spec, bundle string) (changed []edits.Removal, err error) {
-	if !slices.ContainsFunc(spec.Mounts, binds.IsBind) {
+	if !slices.ContainsFunc(spec.Mounts, binds.Concerns) {
 		return nil, nil // the mount table can be long
 	}
 	table, err := binds.ReadTable()

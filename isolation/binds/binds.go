@@ -60,7 +60,8 @@ func ReadTable() ([]byte, error) {
 
 // Restrict returns the mounts, in their order, with those that have to be read-only, and with mounts
 // after each bind mount that cover protected directories below its source. notes describe the
-// changes, for people. A bind mount that can't be restricted is an error. Restrict is idempotent.
+// changes, for people. A bind mount that can't be restricted is an error, and so is a mount that changes
+// another one (remount). Restrict is idempotent.
 func (h Host) Restrict(mounts []specs.Mount) (all []specs.Mount, notes []string, err error) {
 	if h.FilesMount != "" {
 		if h.Files, err = resolve(h.Files); err != nil {
@@ -69,6 +70,9 @@ func (h Host) Restrict(mounts []specs.Mount) (all []specs.Mount, notes []string,
 	}
 	points := kernelMounts(h.Table)
 	for i, m := range mounts {
+		if isRemount(m) {
+			return nil, nil, fmt.Errorf("mount at %s: the option remount would make a read-only mount writable; leave it out", m.Destination)
+		}
 		if !IsBind(m) {
 			all = append(all, m)
 			continue
@@ -91,8 +95,9 @@ func (h Host) Restrict(mounts []specs.Mount) (all []specs.Mount, notes []string,
 		if err != nil {
 			return nil, nil, err
 		}
+		// A cover of an earlier call is there already. Another mount at its place is no cover: the caller may remove it.
 		covers := slices.DeleteFunc(h.listCovers(m, src, points), func(c specs.Mount) bool {
-			return slices.ContainsFunc(mounts[i+1:], func(o specs.Mount) bool { return path.Clean(o.Destination) == c.Destination })
+			return slices.ContainsFunc(mounts[i+1:], func(o specs.Mount) bool { return isSame(o, c) })
 		})
 		if shared := slices.Contains(m.Options, "shared") || slices.Contains(m.Options, "rshared"); shared && len(covers) > 0 {
 			return nil, nil, fmt.Errorf("volume %s: mounts of the task would appear on the host's %s; leave out shared, or bind a directory below", m.Source, strings.TrimPrefix(covers[0].Destination, path.Clean(m.Destination)))
@@ -214,6 +219,16 @@ func isProcessPath(below string) bool {
 	return err == nil || slices.Contains([]string{"", "self", "thread-self"}, first)
 }
 
+// Concerns reports whether Restrict has anything to do for m.
+func Concerns(m specs.Mount) bool { return IsBind(m) || isRemount(m) }
+
+// isRemount reports whether m changes the mount that is at its destination.
+func isRemount(m specs.Mount) bool { return slices.Contains(m.Options, "remount") }
+
+func isSame(a, b specs.Mount) bool {
+	return a.Destination == b.Destination && a.Type == b.Type && a.Source == b.Source && slices.Equal(a.Options, b.Options)
+}
+
 // IsBind reports whether runtimes treat m as a bind mount.
 func IsBind(m specs.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
@@ -225,12 +240,14 @@ func isRecursive(m specs.Mount) bool {
 	return slices.Contains(m.Options, "rbind") || !slices.Contains(m.Options, "bind")
 }
 
+// withReadOnly returns the options of a mount that is to be read-only. Runtimes apply rrw, which makes a mount and
+// those below it writable, after ro.
 func withReadOnly(options []string) []string {
-	if slices.Contains(options, "ro") && !slices.Contains(options, "rw") {
+	writable := func(o string) bool { return o == "rw" || o == "rrw" }
+	if slices.Contains(options, "ro") && !slices.ContainsFunc(options, writable) {
 		return options
 	}
-	writable := func(o string) bool { return o == "rw" || o == "ro" }
-	return append(slices.DeleteFunc(slices.Clone(options), writable), "ro")
+	return append(slices.DeleteFunc(slices.Clone(options), func(o string) bool { return writable(o) || o == "ro" }), "ro")
 }
 
 // isBelow reports whether path is dir or lies below it.

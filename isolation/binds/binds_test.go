@@ -66,8 +66,11 @@ func describe(root string, mounts []specs.Mount) (all []string) {
 	for _, m := range mounts {
 		how := "rw"
 		for _, o := range m.Options {
-			if o == "ro" {
+			switch o {
+			case "ro":
 				how = o
+			case "rrw":
+				how += o
 			}
 		}
 		all = append(all, strings.TrimSpace(m.Destination+" "+how+" "+m.Type+" "+strings.TrimPrefix(m.Source, root)))
@@ -119,7 +122,13 @@ func TestRestrict(t *testing.T) {
 			[]string{"/host ro bind /", "/host/proc ro bind /proc", "/host/proc/sys/fs/binfmt_misc ro bind /proc/sys/fs/binfmt_misc", "/host/sys ro bind /sys", "/host/sys/fs/cgroup ro bind /sys/fs/cgroup", "/host/data/driver ro bind /data/shared"},
 		},
 		{"the host, without what is mounted", []specs.Mount{bind("/", "/host", "bind")}, []string{"/host rw bind /", "/host/data/driver ro bind /data/shared"}, nil},
-		{"covered already", []specs.Mount{bind("/data", "/d", "rbind"), bind("/home", "/d/driver", "rbind")}, []string{"/d rw bind /data", "/d/driver rw bind /home"}, nil},
+		{"recursively writable", []specs.Mount{bind("/sys", "/s", "bind", "ro", "rrw")}, []string{"/s ro bind /sys"}, nil},
+		{
+			"another mount in the place of a cover, which may be removed later",
+			[]specs.Mount{bind("/data", "/d", "rbind"), bind("/home", "/d/driver", "rbind")},
+			[]string{"/d rw bind /data", "/d/driver ro bind /data/shared", "/d/driver rw bind /home"},
+			nil,
+		},
 		{"above the files", []specs.Mount{bind("/data", "/d", "rbind")}, []string{"/d rw bind /data", "/d/driver ro bind /data/shared"}, nil},
 		{"the files", []specs.Mount{bind("/data/driver", "/d", "rbind", "ro")}, []string{"/d ro bind /data/shared"}, nil},
 		{"below the files", []specs.Mount{bind("/data/driver/550/lib64", "/d", "bind", "ro")}, []string{"/d ro bind /data/shared/550/lib64"}, nil},
@@ -150,6 +159,18 @@ func TestRestrict(t *testing.T) {
 					t.Errorf("twice: %v, %q (-once +twice):\n%s", err, notes, diff)
 				}
 			})
+		}
+	}
+}
+
+// TestRemount: a mount that would make another one writable is refused, whatever its type.
+func TestRemount(t *testing.T) {
+	for _, m := range []specs.Mount{
+		{Type: "bind", Source: "/tmp", Destination: "/sys", Options: []string{"bind", "remount", "rw"}},
+		{Type: "sysfs", Source: "sysfs", Destination: "/sys", Options: []string{"remount", "rw"}},
+	} {
+		if _, _, err := (Host{}).Restrict([]specs.Mount{m}); err == nil || !strings.Contains(err.Error(), "mount at /sys: the option remount") {
+			t.Errorf("%s: error %v", m.Type, err)
 		}
 	}
 }

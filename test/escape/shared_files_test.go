@@ -46,6 +46,8 @@ func (s *scene) umountSharedFiles() {
 // hostBindAttacks are attacks with bind mounts of the host's directories that an engine's user made.
 func hostBindAttacks() []attack {
 	hook := map[string]string{"hook": "it works: the mounts are the runtime's, made before the hook (docs/security.md)"}
+	const noWord = "its options have no word for that"
+	words := map[string]string{"hook": hook["hook"], "docker": noWord, "podman": noWord}
 	bind := func(s *scene, source string) {
 		s.spec.Mounts = append(s.spec.Mounts, specs.Mount{Destination: "/host", Type: "bind", Source: source, Options: []string{"rbind"}})
 	}
@@ -59,6 +61,15 @@ func hostBindAttacks() []attack {
 		{name: "binds/sysfs", class: "a GPU's PCI configuration and driver_override are files of sysfs", gained: deviceWasOpened, not: hook, build: func(s *scene) {
 			bind(s, "/sys")
 			open(s, "/host/kernel/mm/transparent_hugepage/enabled")
+		}},
+		{name: "binds/recursively writable", class: "an option that runtimes apply after ro makes a bind mount writable", gained: deviceWasOpened, not: words, build: func(s *scene) {
+			s.spec.Mounts = append(s.spec.Mounts, specs.Mount{Destination: "/host", Type: "bind", Source: "/sys/kernel", Options: []string{"rbind", "ro", "rrw"}})
+			open(s, "/host/mm/transparent_hugepage/enabled")
+		}},
+		{name: "binds/remount", class: "a second mount makes a read-only one writable", gained: deviceWasOpened, not: words, build: func(s *scene) {
+			bind(s, "/sys/kernel")
+			s.spec.Mounts = append(s.spec.Mounts, specs.Mount{Destination: "/host", Type: "bind", Source: "/tmp", Options: []string{"bind", "remount", "rw"}})
+			open(s, "/host/mm/transparent_hugepage/enabled")
 		}},
 		{name: "binds/procfs", class: "kernel.core_pattern names a program that the host runs", gained: deviceWasOpened, not: hook, build: func(s *scene) {
 			bind(s, "/proc")

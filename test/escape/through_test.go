@@ -2,6 +2,7 @@ package escape
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -137,7 +138,8 @@ func (e engine) mounts(mounts []specs.Mount) (words []string) {
 	for _, m := range mounts {
 		switch {
 		case e.name == "containerd" && m.Type == "bind":
-			words = append(words, "--mount", fmt.Sprintf("type=bind,src=%s,dst=%s,options=rbind:rw", m.Source, m.Destination))
+			options := cmp.Or(strings.Join(m.Options, ":"), "rbind:rw")
+			words = append(words, "--mount", fmt.Sprintf("type=bind,src=%s,dst=%s,options=%s", m.Source, m.Destination, options))
 		case e.name == "containerd":
 			words = append(words, "--mount", fmt.Sprintf("type=%s,src=%s,dst=%s,options=mode=755", m.Type, m.Source, m.Destination))
 		case m.Type == "bind":
