@@ -2,6 +2,7 @@ package isolation
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -18,9 +19,15 @@ const (
 	maxMinor = 1<<20 - 1
 )
 
-// checkPlain returns an error that names the first ambiguous device rule or node: one with an
+// checkPlain returns an error that names the first ambiguous capability, device rule or node: one with an
 // unknown type or access, or with an invalid device number.
 func checkPlain(spec *specs.Spec) error {
+	names, _ := capabilitiesOf(spec)
+	for _, name := range names {
+		if !isPlainCapability(name) {
+			return fmt.Errorf("config.json: process.capabilities: %q is not the name of a capability", name)
+		}
+	}
 	if spec.Linux == nil {
 		return nil
 	}
@@ -35,6 +42,12 @@ func checkPlain(spec *specs.Spec) error {
 		}
 	}
 	return nil
+}
+
+// isPlainCapability reports whether a capability's name consists of letters and underscores. libcap, with which crun
+// reads names, also takes a number, and the first word of a text: "21" and "CAP_SYS_ADMIN x" are CAP_SYS_ADMIN.
+func isPlainCapability(name string) bool {
+	return strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_") == ""
 }
 
 func checkNode(d specs.LinuxDevice) error {

@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -75,6 +76,18 @@ func TestAmbiguousNodesAreRefused(t *testing.T) {
 			spec.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229}, tt.node}
 			wantRefused(t, spec, "config.json: linux.devices[1]: "+tt.want)
 		})
+	}
+}
+
+// TestOddCapabilitiesAreRefused: crun takes these names for CAP_SYS_ADMIN, and runc for none.
+func TestOddCapabilitiesAreRefused(t *testing.T) {
+	for _, name := range []string{"21", "0x15", "CAP_SYS_ADMIN x", "CAP_SYS_ADMIN,x", "CAP_SYS_ADMIN\x00"} {
+		spec := specOf(deny("", every, every, "rwm"))
+		spec.Process = &specs.Process{Capabilities: &specs.LinuxCapabilities{Permitted: []string{"CAP_CHOWN", name}}}
+		wantRefused(t, spec, fmt.Sprintf("config.json: process.capabilities: %q is not the name of a capability", name))
+		if !CanLiftDeviceRules(spec) {
+			t.Errorf("%q lifts no device rules", name)
+		}
 	}
 }
 

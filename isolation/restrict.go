@@ -167,18 +167,22 @@ func (w *restriction) dropMknod(spec *specs.Spec) {
 
 // CanLiftDeviceRules reports whether the container can change its own device rules. With
 // CAP_SYS_ADMIN it can detach its program on cgroup version 2 and widen the list on version 1. A
-// spec without capabilities counts, because the runtime chooses them.
+// spec without capabilities counts, because the runtime chooses them, and so does a name that runtimes
+// read in different ways.
 func CanLiftDeviceRules(spec *specs.Spec) bool {
+	names, given := capabilitiesOf(spec)
+	return !given || slices.ContainsFunc(names, func(name string) bool {
+		return strings.EqualFold(name, "CAP_SYS_ADMIN") || !isPlainCapability(name)
+	})
+}
+
+// capabilitiesOf returns the names in all sets of capabilities. given is false if the runtime chooses them.
+func capabilitiesOf(spec *specs.Spec) (names []string, given bool) {
 	if spec.Process == nil || spec.Process.Capabilities == nil {
-		return true
+		return nil, false
 	}
 	c := spec.Process.Capabilities
-	for _, set := range [][]string{c.Bounding, c.Effective, c.Permitted, c.Inheritable, c.Ambient} {
-		if slices.ContainsFunc(set, func(name string) bool { return strings.EqualFold(name, "CAP_SYS_ADMIN") }) {
-			return true
-		}
-	}
-	return false
+	return slices.Concat(c.Bounding, c.Effective, c.Permitted, c.Inheritable, c.Ambient), true
 }
 
 func rulesOf(spec *specs.Spec) []edits.Rule {

@@ -261,6 +261,8 @@ func TestExecPrivileged(t *testing.T) {
 		{"abbreviated process", all, "exec --proc process.json c1", true},
 		{"by hand", "", "exec --cap CAP_SYS_ADMIN c1 sh", true},
 		{"by hand, lower case", "", "exec -c cap_sys_admin c1 sh", true},
+		{"by hand, as libcap reads it", "", "exec --cap 21 c1 sh", true},
+		{"a name with an end inside", `{"capabilities":{"bounding":["CAP_SYS_ADMIN\\u0000x"]}}`, "exec -p process.json c1", true},
 		{"a capability that lifts nothing", "", "exec --cap CAP_NET_RAW c1 sh", false},
 		{"the command's own words", "", "exec c1 sh --cap CAP_SYS_ADMIN", false},
 		{"a container without a lease", all, "exec --process process.json c2", false},

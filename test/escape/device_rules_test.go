@@ -81,14 +81,14 @@ func deviceRuleAttacks() []attack {
 		{name: "rules/detach", class: admin, gained: deviceWasOpened, not: map[string]string{
 			"hook": "it works: the container's cgroup is there before the hook, and none of berth's around it (docs/security.md)",
 		}, build: func(s *scene) {
-			s.administrator()
+			s.administrator("CAP_SYS_ADMIN")
 			s.commands = append([]string{"breakout " + s.w.cgroup}, s.commands...)
 		}},
 		{name: "rules/leave", class: admin, gained: deviceWasOpened, not: map[string]string{
 			"hook":          "it works: the container has its namespaces before the hook (docs/security.md)",
 			"containerd v2": "its client has no word for the host's cgroup namespace, and gives another",
 		}, build: func(s *scene) {
-			s.administrator()
+			s.administrator("CAP_SYS_ADMIN")
 			s.spec.Linux.Namespaces = slices.DeleteFunc(s.spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace })
 			s.commands = append([]string{"leave " + s.w.cgroup}, s.commands...)
 		}},
@@ -107,6 +107,18 @@ func deviceRuleAttacks() []attack {
 				"engine": "its exec --privileged is the runtime's exec with a file, which hook/wrapper tests",
 			},
 			build: func(s *scene) { s.between = s.breakOutByExec },
+		},
+		{
+			name: "rules/other name of CAP_SYS_ADMIN", class: "a capability that berth and a runtime read differently", gained: deviceWasOpened,
+			not: map[string]string{
+				"runc":   "runc knows capabilities by their exact names alone",
+				"docker": "it checks the names of capabilities",
+				"podman": "it checks the names of capabilities",
+			},
+			build: func(s *scene) {
+				s.administrator("CAP_SYS_ADMIN x")
+				s.commands = append([]string{"breakout " + s.w.cgroup}, s.commands...)
+			},
 		},
 		{name: "rules/same cgroup", class: "another container joins the cgroup, and brings its device rules", gained: deviceWasOpened, not: map[string]string{
 			"hook crun": "crun ends all of the cgroup with the container that a hook refuses",
@@ -135,11 +147,11 @@ func deviceRuleAttacks() []attack {
 	}
 }
 
-// administrator gives the container CAP_SYS_ADMIN.
-func (s *scene) administrator() {
+// administrator gives the container CAP_SYS_ADMIN, by a name that its runtime takes for that.
+func (s *scene) administrator(name string) {
 	c := s.spec.Process.Capabilities
 	for _, set := range []*[]string{&c.Bounding, &c.Permitted, &c.Effective} {
-		*set = append(slices.Clone(*set), "CAP_SYS_ADMIN")
+		*set = append(slices.Clone(*set), name)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestRunningContainersAreClosed(t *testing.T) {
 	}
 	nested := func(s *scene) {
 		all(s)
-		s.administrator()
+		s.administrator("CAP_SYS_ADMIN")
 	}
 	for _, tt := range []struct {
 		name, entryPoint string
