@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
-// JSON parsers differ in three ways: which of several equal keys counts; whether case
-// matters (not in Go, but in C); and where a string ends (in C at its first NUL, so that
-// the key "linux\u0000" is "linux" there). A runtime that reads another value than the one
-// that berth has checked would escape the device rules, so all three are refused.
+// JSON parsers differ in four ways: which of several equal keys counts; whether case
+// matters (not in Go, but in C); where a string ends (in C at its first NUL, so that
+// the key "linux\u0000" is "linux" there); and what half a surrogate pair is, or a byte that is no
+// character (U+FFFD in Go, "?" or the byte itself in C). A runtime that reads another value than the one
+// that berth has checked would escape the device rules, so all four are refused.
 
 // nul is the escape of the character, which JSON does not allow to stand for itself.
 const nul = `\u0000`
@@ -38,6 +42,58 @@ func checkStrings(data []byte) error {
 		i = end - 1
 	}
 	return nil
+}
+
+// checkCharacters returns an error that names the first string of data that has bytes or escapes which are no character.
+func checkCharacters(data []byte) error {
+	if utf8.Valid(data) && !bytes.Contains(data, []byte(`\ud`)) && !bytes.Contains(data, []byte(`\uD`)) {
+		return nil
+	}
+	for i := 0; i < len(data); i++ {
+		if data[i] != '"' {
+			continue
+		}
+		end := skipString(data, i)
+		if text := data[i:end]; !utf8.Valid(text) || hasLoneSurrogate(text) {
+			return fmt.Errorf("string %.40q has what is no character, which runtimes read in different ways", text)
+		}
+		i = end - 1
+	}
+	return nil
+}
+
+// hasLoneSurrogate reports whether a string has half a surrogate pair.
+func hasLoneSurrogate(text []byte) bool {
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			continue
+		}
+		r := escapedRune(text[i:])
+		switch {
+		case !utf16.IsSurrogate(r):
+			i++ // what is escaped begins no escape
+		case utf16.DecodeRune(r, escapedRune(text[i+escapeSize:])) == utf8.RuneError:
+			return true
+		default:
+			i += 2*escapeSize - 1
+		}
+	}
+	return false
+}
+
+// escapeSize is the length of an escape with a number: "\u0041".
+const escapeSize = 6
+
+// escapedRune returns the number of the escape with which text begins, -1 if it begins with none.
+func escapedRune(text []byte) rune {
+	if len(text) < escapeSize || text[0] != '\\' || text[1] != 'u' {
+		return -1
+	}
+	n, err := strconv.ParseUint(string(text[2:escapeSize]), 16, 32)
+	if err != nil {
+		return -1
+	}
+	return rune(n)
 }
 
 func hasNUL(text []byte) bool {

@@ -24,7 +24,8 @@ type Document struct {
 
 // Parse reads a config.json. It refuses what is not JSON or not OCI 1.x, and what a
 // runtime could read differently from berth: in the sections that berth reads, equal
-// keys and keys that differ from a known one in case only; anywhere, strings with a NUL.
+// keys, keys that differ from a known one in case only, and strings with what is no character; anywhere,
+// strings with a NUL.
 func Parse(data []byte) (*Document, error) {
 	if err := checkSyntax(data); err != nil {
 		return nil, err
@@ -38,6 +39,9 @@ func Parse(data []byte) (*Document, error) {
 	names := &schema{}
 	d := &Document{raw: data, view: names.pruneSections(data, reflect.TypeFor[view]())}
 	if err := names.checkValue(d.view, reflect.TypeFor[view](), ""); err != nil {
+		return nil, err
+	}
+	if err := checkCharacters(d.view); err != nil {
 		return nil, err
 	}
 	version, _ := findMember(d.view, "ociVersion")

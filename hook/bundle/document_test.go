@@ -215,6 +215,10 @@ func TestParseErrors(t *testing.T) {
 		{"an end inside a value", `{"ociVersion":"1.0.0","annotations":{"berth.gpus":"\\\\\u00002"}}`, `string "\\\\\u00002" at byte 51 has a NUL`},
 		{"an end where berth doesn't look", `{"ociVersion":"1.0.0","x":["a", {"y":"\"\u0000"}]}`, `string "\"\u0000" at byte 38 has a NUL`},
 		{"an end in a long string", `{"ociVersion":"1.0.0","x":"` + strings.Repeat("y", 99) + `\u0000"}`, `string "` + strings.Repeat("y", 39) + `…" at byte 27 has a NUL`},
+		{"half a surrogate pair", `{"ociVersion":"1.0.0","mounts":[{"source":"/x\ud800y"}]}`, `string "\"/x\\ud800y\"" has what is no character`},
+		{"the other half", `{"ociVersion":"1.0.0","mounts":[{"source":"\uDC00"}]}`, `has what is no character`},
+		{"half a pair before another escape", `{"ociVersion":"1.0.0","mounts":[{"source":"/\ud800\u002f"}]}`, `has what is no character`},
+		{"a byte that is no character", "{\"ociVersion\":\"1.0.0\",\"mounts\":[{\"source\":\"/\xff\"}]}", `string "\"/\xff\"" has what is no character`},
 		{"in a hook", `{"ociVersion":"1.0.0","hooks":{"prestart":[{"Path":"/x"}]}}`, `key "hooks.prestart[0].Path"`},
 	}
 	for _, tt := range tests {
@@ -238,6 +242,8 @@ func TestParseAcceptsHarmless(t *testing.T) {
 		`{"ociVersion":"1.0.0","annotations":{"a":"1","A":"2"}}`,
 		`{"ociVersion":"1.0.0","x":{"y":1,"y":2,"Y":3}}`,
 		`{"ociVersion":"1.0.0","x\\u0000":"\\\\u0000 \u0001 \u000a0"}`,
+		`{"ociVersion":"1.0.0","annotations":{"a":"\ud83d\ude00 \\ud800 😀 \ufffd"}}`,
+		"{\"ociVersion\":\"1.0.0\",\"x\":\"\xff\\ud800\"}",
 	} {
 		parse(t, text)
 	}
