@@ -98,7 +98,7 @@ func TestForgedOuterCgroup(t *testing.T) {
 }
 
 func TestUpdate(t *testing.T) {
-	const changes = `{"memory":{"limit":7},"devices":[{"allow":true,"access":"rwm"}],"Devices":[],"DEVICES":1}`
+	const changes = `{"memory":{"limit":7},"devices":[{"allow":true,"access":"rwm"}],"Devices":[],"DEVICES":1,"devices\u0000x":[]}`
 	const kept = `{"memory":{"limit":7}}`
 	tests := []struct{ name, line, input, given, seen string }{
 		{"file", "update --resources changes.json c1", changes, "update --resources FD c1", kept},

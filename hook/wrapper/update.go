@@ -53,7 +53,7 @@ func readResources(path string) (text []byte, err error) {
 }
 
 // withoutDevices removes the device rules from resources, in whichever case the key is
-// written: runc ignores case. Of two equal other keys the last one stays, which counts
+// written: runc ignores case. In crun, a key ends at its first NUL. Of two equal other keys the last one stays, which counts
 // for both runtimes.
 func withoutDevices(text []byte) ([]byte, error) {
 	var all map[string]json.RawMessage
@@ -62,7 +62,7 @@ func withoutDevices(text []byte) ([]byte, error) {
 		return nil, err
 	}
 	for key := range all {
-		if strings.EqualFold(key, "devices") {
+		if name, _, _ := strings.Cut(key, "\x00"); strings.EqualFold(name, "devices") {
 			delete(all, key)
 		}
 	}
