@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -21,6 +23,12 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		os.Exit(0)
+	}
+	if path := os.Getenv("BERTH_TEST_FIND"); path != "" {
+		file := registry.CredentialFile{Path: path, User: &registry.User{UID: stranger, GID: stranger, Home: filepath.Dir(path)}}
+		l, _, err := Find(context.Background(), []registry.CredentialFile{file}, registry.Name{Host: "reg.x"})
+		fmt.Println(l.User, err)
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -73,6 +81,36 @@ func TestOtherUser(t *testing.T) {
 	l, _, err = Find(t.Context(), []registry.CredentialFile{file}, registry.Name{Host: "reg.x"})
 	if want := fmt.Sprintf("12345:12345:12345:%s:", u.Home); err != nil || l.User != want {
 		t.Errorf("the helper is %q, %v; want %q", l.User, err, want)
+	}
+}
+
+// The helper of a user has neither the descriptors nor the keys of root's process.
+func TestNothingOfRoots(t *testing.T) {
+	testutil.NeedRoot(t)
+	u := homeOf(t, stranger)
+	secret, err := os.CreateTemp(t.TempDir(), "secret")
+	testutil.Must(t, err)
+	defer secret.Close() // only passed on
+	bin := homeOf(t, 0).Home
+	testutil.Must(t, os.Chmod(bin, 0o755))
+	script := "#!/bin/sh\necho \"{\\\"Username\\\":\\\"$(ls -l /proc/$$/fd | grep -c secret)$(grep -c berth-test-key /proc/keys)\\\",\\\"Secret\\\":\\\"p\\\"}\"\n"
+	testutil.Must(t, os.WriteFile(filepath.Join(bin, "docker-credential-who"), []byte(script), 0o755))
+	path := filepath.Join(u.Home, "config.json")
+	testutil.Must(t, os.WriteFile(path, []byte(`{"credsStore":"who"}`), 0o644))
+	testutil.Must(t, os.Chown(path, stranger, stranger))
+
+	runtime.LockOSThread() // never unlocked: the thread has a keyring of its own
+	_, err = unix.KeyctlJoinSessionKeyring("berth-test")
+	testutil.Must(t, err)
+	const session = -3 // KEY_SPEC_SESSION_KEYRING
+	_, err = unix.AddKey("user", "berth-test-key", []byte("secret"), session)
+	testutil.Must(t, err)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "BERTH_TEST_FIND="+path, "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd.ExtraFiles = []*os.File{secret}
+	out, err := cmd.CombinedOutput()
+	if string(out) != "00 <nil>\n" || err != nil {
+		t.Errorf("descriptors and keys: %s, %v", out, err)
 	}
 }
 
