@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -56,10 +56,9 @@ func gpuNames(devices []gpu.Device) (names []string) {
 	return names
 }
 
-// findHolders finds the holders of leases without the ledger: containers by the specs that
-// berth has prepared, and commands of berth alloc by their environment. unknown describes
-// containers whose leased devices the node doesn't have. A container that got its devices
-// from a hook isn't found, because its spec doesn't have them.
+// findHolders finds what holds devices by a lease, without the ledger: containers by the specs that
+// berth has prepared, and the commands of berth alloc by the notes in their cgroups. unknown names containers and commands that hold a lease of
+// devices which the node doesn't have. What a hook has given to a container isn't in its spec, and isn't found.
 func (n *Node) findHolders(s snapshot.Snapshot) (leases []ledger.Lease, unknown []string, err error) {
 	all, err := n.guard.ListHolders(filepath.Join(n.config.Data, "tasks"))
 	if err != nil {
@@ -75,8 +74,12 @@ func (n *Node) findHolders(s snapshot.Snapshot) (leases []ledger.Lease, unknown 
 			leases = append(leases, ledger.Lease{ID: h.Spec.Annotations[LeaseAnnotation], Devices: devices, Request: requestFor(devices), Owner: h.Owner})
 		}
 	}
-	commands, err := n.findAllocCommands(s.Inventory)
-	return append(leases, commands...), unknown, err
+	commands, more, err := n.findAllocCommands(s.Inventory)
+	// A container that was started inside a command has devices of the command's lease.
+	leases = slices.DeleteFunc(leases, func(l ledger.Lease) bool {
+		return slices.ContainsFunc(commands, func(c ledger.Lease) bool { return c.ID == l.ID })
+	})
+	return append(leases, commands...), append(unknown, more...), err
 }
 
 // requestFor returns the request for exactly these devices.
@@ -88,60 +91,87 @@ func requestFor(devices []gpu.Device) string {
 	return "device=" + strings.Join(ids, ",")
 }
 
-// findAllocCommands finds the commands of berth alloc. It returns one process for each
-// lease; the lease's cgroup proves the life of all its processes.
-func (n *Node) findAllocCommands(inv gpu.Inventory) (leases []ledger.Lease, err error) {
+// NoteLease records a command's lease in the cgroup that proves its life. Repair reads it there if the ledger is lost:
+// the command and its user can't change it, and it ends with the cgroup.
+func (n *Node) NoteLease(l ledger.Lease) error {
+	namespace, err := os.Readlink(n.config.GPUHost().ProcPath("self/ns/mnt"))
+	if err != nil {
+		return err
+	}
+	var uuids []string
+	for _, d := range l.Devices {
+		uuids = append(uuids, d.UUID)
+	}
+	return n.cgroups.SetNote(l.Owner.Cgroup, strings.Join([]string{l.ID, namespace, strings.Join(uuids, ",")}, " "))
+}
+
+// findAllocCommands finds the commands of berth alloc that were started on this machine's file systems, and what they hold
+// by the notes in their cgroups. Of each lease one process is returned, and its cgroup proves the life of all. unknown
+// names commands whose devices can't be told.
+func (n *Node) findAllocCommands(inv gpu.Inventory) (leases []ledger.Lease, unknown []string, err error) {
 	dir, err := n.cgroups.Dir("/berth")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	groups, _ := filepath.Glob(filepath.Join(dir, "alloc-*")) // the pattern is well-formed
 	proc := n.config.GPUHost().ProcPath()
+	own, err := os.Readlink(proc + "/self/ns/mnt")
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, group := range groups {
 		path := "/berth/" + filepath.Base(group)
 		pids, err := n.cgroups.PIDs(path)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		note, err := n.cgroups.Note(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		l, namespace, why := parseNote(note, inv)
 		for _, pid := range pids {
-			if l, ok := readCommandLease(proc, pid, inv); ok {
-				l.Owner.Cgroup = path
-				leases = append(leases, l)
-				break
+			start, err := process.Start(proc, pid)
+			at := namespace
+			if at == "" { // without a note the process itself tells
+				at, _ = os.Readlink(proc + "/" + strconv.Itoa(pid) + "/ns/mnt") // "" if it has just ended
 			}
+			if err != nil || at != own {
+				continue
+			}
+			switch {
+			case why != "":
+				unknown = append(unknown, fmt.Sprintf("process %d of a command of berth alloc holds a lease: %s", pid, why))
+			case len(l.Devices) > 0:
+				l.Owner = ledger.Owner{EntryPoint: "alloc", Name: strconv.Itoa(pid), Cgroup: path, Process: ledger.Process{PID: pid, Start: start}}
+				leases = append(leases, l)
+			}
+			break
 		}
 	}
-	return leases, nil
+	return leases, unknown, nil
 }
 
-// readCommandLease reads a lease from the environment of a process in the same mount
-// namespace as this one.
-func readCommandLease(proc string, pid int, inv gpu.Inventory) (l ledger.Lease, ok bool) {
-	dir := proc + "/" + strconv.Itoa(pid)
-	own, err := os.Readlink(proc + "/self/ns/mnt")
-	other, err2 := os.Readlink(dir + "/ns/mnt")
-	start, err3 := process.Start(proc, pid)
-	environ, err4 := smallfile.String(dir + "/environ")
-	if errors.Join(err, err2, err3, err4) != nil || own != other {
-		return l, false
+// parseNote reads what NoteLease has written: the lease without its owner, and the mount namespace that it was taken in.
+// why says why its devices aren't known.
+func parseNote(note string, inv gpu.Inventory) (l ledger.Lease, namespace, why string) {
+	words := strings.Split(note, " ")
+	if len(words) != 3 {
+		return l, "", "its cgroup doesn't say which devices"
 	}
-	for word := range strings.SplitSeq(environ, "\x00") {
-		if id, found := strings.CutPrefix(word, "BERTH_LEASE="); found {
-			l.ID = id
-		}
-		if list, found := strings.CutPrefix(word, "BERTH_DEVICES="); found {
-			for uuid := range strings.SplitSeq(list, ",") {
-				if g, slice, found := inv.Lookup(uuid); found && slice != nil {
-					l.Devices = append(l.Devices, g.SliceDevice(*slice))
-				} else if found {
-					l.Devices = append(l.Devices, g.Device())
-				}
-			}
+	l.ID, namespace = words[0], words[1]
+	for uuid := range strings.SplitSeq(words[2], ",") {
+		switch g, slice, found := inv.Lookup(uuid); {
+		case found && slice != nil:
+			l.Devices = append(l.Devices, g.SliceDevice(*slice))
+		case found:
+			l.Devices = append(l.Devices, g.Device())
+		case strings.HasPrefix(uuid, "GPU-"), strings.HasPrefix(uuid, "MIG-"):
+			return l, namespace, uuid + " is of no GPU that the node has"
 		}
 	}
 	l.Request = requestFor(l.Devices)
-	l.Owner = ledger.Owner{EntryPoint: "alloc", Name: strconv.Itoa(pid), Process: ledger.Process{PID: pid, Start: start}}
-	return l, len(l.Devices) > 0
+	return l, namespace, ""
 }
 
 // Repair rebuilds a damaged ledger from its receipts, or a lost ledger from the running

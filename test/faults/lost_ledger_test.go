@@ -2,10 +2,14 @@ package faults
 
 import (
 	"bytes"
+	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/test/rig"
 )
@@ -58,6 +62,45 @@ func TestLostLedger(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestLostLedgerOfCommands: what a command of berth alloc holds is known whatever it does to its environment and its
+// namespaces, and no command gets more than it had.
+func TestLostLedgerOfCommands(t *testing.T) {
+	t.Parallel()
+	n, err := shared.Start("dgx-h100", "v2")
+	rig.Must(t, err)
+	var commands []*exec.Cmd
+	hold := func(count int, words ...string) {
+		cmd := n.Command(n.Berth, append([]string{"alloc", fmt.Sprint(count), "--"}, words...)...)
+		out, err := cmd.StdoutPipe()
+		rig.Must(t, err)
+		rig.Must(t, cmd.Start())
+		commands = append(commands, cmd)
+		var word string
+		if _, err := fmt.Fscanln(out, &word); err != nil || word != "held" {
+			t.Fatalf("%v: %q, %v", words, word, err)
+		}
+	}
+	wait := []string{"sh", "-c", "echo held; exec sleep 1000"}
+	all := n.Do(t, "sh", "-c", n.Berth+" gpus --json | grep -o 'GPU-[-0-9a-f]*' | sort -u | paste -sd ,")
+	hold(1, append([]string{"env", "LARGE=" + strings.Repeat("x", 1<<16)}, wait...)...)
+	hold(1, append([]string{"env", "-i", "unshare", "--mount"}, wait...)...)
+	hold(1, append([]string{"setpriv", "--reuid", "4711", "--clear-groups", "env", "BERTH_DEVICES=" + all}, wait...)...)
+	hold(3, append([]string{n.Berth, "run", "--gpus", "1", imagePath(t, "busybox")}, wait...)...)
+	before := leasedDevices(n.Leases(t))
+	n.Do(t, "rm", "-rf", "/run/berth")
+	if said := n.Run(t, n.Command(n.Berth, "repair")); said.Code != 0 || !strings.Contains(said.Err, "; rebuilt with 4 leases\n") {
+		t.Errorf("repair: %+v", said)
+	}
+	if after := leasedDevices(n.Leases(t)); after != before {
+		t.Errorf("leased are %s, before %s", after, before)
+	}
+	for _, cmd := range commands {
+		rig.Must(t, cmd.Process.Signal(unix.SIGTERM))
+		_ = cmd.Wait() // it was ended
+	}
+	n.Do(t, n.Berth, "alloc", "--wait=1m", "8", "true")
 }
 
 // TestUnknownHolder: while a container runs whose devices the node no longer has, a lost ledger isn't rebuilt, for

@@ -93,6 +93,7 @@ func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command
 	if err != nil {
 		return errors.Join(verb.NameRequest(err), removeGroup(context.WithoutCancel(c.Context), tree, group))
 	}
+	_ = node.NoteLease(lease) // without it a lost ledger isn't rebuilt before the command has ended
 	waiting.NewRemarkPrinter()(node.RemarkOccupied(lease.Devices))
 	ctx := context.WithoutCancel(c.Context)
 	runErr := runInCgroup(c.Context, tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
