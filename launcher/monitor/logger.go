@@ -197,19 +197,35 @@ func (w *loggedTask) findInit() bool {
 	return true
 }
 
-// setTerminalSize sets the size of the task's terminal through the task's own standard input, because
-// the shim has the master side. If the task has replaced its input by another file, nothing happens.
+// setTerminalSize sets the size of the task's terminal by the side that the task has: the other
+// is the shim's. What the task may have put in its place is no terminal and stays as it is.
 func (w *loggedTask) setTerminalSize(size *unix.Winsize) {
-	path := filepath.Join(cmp.Or(w.Store.Proc, "/proc"), strconv.Itoa(w.init.PID), "fd/0")
+	tty := openTerminalOf(filepath.Join(cmp.Or(w.Store.Proc, "/proc"), strconv.Itoa(w.init.PID), "fd/0"))
+	if tty == nil {
+		return
+	}
+	_ = errors.Join(unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, size), tty.Close()) // it may be gone
+}
+
+// openTerminalOf opens the terminal to which a link of procfs leads, nil if it leads to anything else. The task can
+// exchange the link's target at any time: the file that was checked is opened, and no other.
+func openTerminalOf(link string) *os.File {
+	at, err := unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = unix.Close(at) }() // an O_PATH descriptor
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return
+	if err := unix.Fstat(at, &st); err != nil {
+		return nil
 	}
-	const first, last = 136, 143 // majors of pseudoterminals
+	const first, last = 136, 143 // of the pseudoterminals' majors
 	if major := unix.Major(st.Rdev); st.Mode&unix.S_IFMT != unix.S_IFCHR || major < first || major > last {
-		return
+		return nil
 	}
-	if fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
-		_ = errors.Join(unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, size), unix.Close(fd)) // the terminal may have hung up
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
 	}
+	return os.NewFile(uintptr(fd), link)
 }
