@@ -207,6 +207,20 @@ func TestOpens(t *testing.T) {
 	}
 }
 
+// TestBlockDevice: a disk with the number of a guarded device isn't guarded. Majors of drivers are assigned at run
+// time, of character and block devices apart.
+func TestBlockDevice(t *testing.T) {
+	c := newTree(t)
+	r := c.rules(nil)
+	r.RootAllowed = false
+	c.install(r)
+	disk := filepath.Join(t.TempDir(), "disk")
+	testutil.Must(t, unix.Mknod(disk, unix.S_IFBLK|0o600, int(unix.Mkdev(zero.Major, zero.Minor))))
+	if got := c.run("/user", 0, 0, "open", "/dev/zero", disk); !strings.HasPrefix(got, "EPERM ") || strings.HasSuffix(got, " EPERM") {
+		t.Errorf("the device and the disk give %s", got)
+	}
+}
+
 // TestRootDenied: with RootAllowed false root needs a lease too.
 func TestRootDenied(t *testing.T) {
 	c := newTree(t)

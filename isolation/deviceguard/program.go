@@ -37,7 +37,7 @@ const (
 )
 
 // Offsets in struct bpf_cgroup_dev_ctx { __u32 access_type, major, minor; }, include/uapi/linux/bpf.h.
-// The high half of access_type is the access.
+// The high half of access_type is the access, the low half the type.
 const (
 	contextAccess = 0
 	contextMajor  = 4
@@ -56,6 +56,8 @@ const (
 // newInstructions writes the program. In C it would be:
 //
 //	int guard(struct bpf_cgroup_dev_ctx *ctx) {
+//		if ((ctx->access_type & 0xffff) != BPF_DEVCG_DEV_CHAR)
+//			return 1;                                  // disks have numbers of their own
 //		if (!(ctx->access_type >> 16 & (BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE)))
 //			return 1;                                  // mknod, or access(2) with F_OK
 //		struct number n = { ctx->major, ctx->minor };
@@ -95,6 +97,9 @@ func newInstructions(m maps, namespaces bool) asm.Instructions {
 	p := asm.Instructions{
 		asm.Mov.Reg(context, asm.R1),
 		asm.LoadMem(asm.R2, context, contextAccess, asm.Word),
+		asm.Mov.Reg(asm.R3, asm.R2),
+		asm.And.Imm(asm.R3, 0xffff),
+		asm.JNE.Imm(asm.R3, unix.BPF_DEVCG_DEV_CHAR, "allow"),
 		asm.RSh.Imm(asm.R2, 16),
 		asm.And.Imm(asm.R2, unix.BPF_DEVCG_ACC_READ|unix.BPF_DEVCG_ACC_WRITE),
 		asm.JEq.Imm(asm.R2, 0, "allow"),
