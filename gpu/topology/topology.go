@@ -139,23 +139,23 @@ func checkDevices(e element) (all []Device, err error) {
 	return all, nil
 }
 
-// checkDevice checks a PCI device. NCCL fills in class and link of GPUs and NICs from
-// sysfs (ncclTopoGetXmlFromSys), and drops what has neither below it. Bridges it takes as they are.
+// checkDevice checks a PCI device. NCCL fills in class and link of GPUs, of NICs and of the bridges above them from
+// sysfs (ncclTopoGetXmlFromSys), writes "" for a link that isn't there, and drops what has neither GPU nor NIC below it.
+// Only a bridge that exists in the file alone needs its class.
 func checkDevice(e element) (d Device, err error) {
-	needed := []string{"busid"}
-	if slices.ContainsFunc(e.elements, func(below element) bool { return below.name == "pci" }) {
-		needed = append(needed, "class", "link_speed", "link_width")
+	address, ok := e.attributes["busid"]
+	if !ok {
+		return d, errorAt(e.line, "<pci> has no busid")
 	}
-	for _, name := range needed {
-		if _, ok := e.attributes[name]; !ok {
-			return d, errorAt(e.line, "<pci> has no %s", name)
-		}
-	}
-	d = Device{Address: strings.ToLower(e.attributes["busid"]), Class: e.attributes["class"]}
+	d = Device{Address: strings.ToLower(address), Class: e.attributes["class"]}
 	if !isAddress(d.Address) {
-		return d, errorAt(e.line, "busid %q of <pci> is no PCI address like 0001:00:00.0", e.attributes["busid"])
+		return d, errorAt(e.line, "busid %q of <pci> is no PCI address like 0001:00:00.0", address)
 	}
-	if _, ok := e.attributes["link_width"]; ok {
+	isBridge := slices.ContainsFunc(e.elements, func(below element) bool { return below.name == "pci" })
+	if d.Class == "" && isBridge && strings.HasPrefix(d.Address, virtualBus) {
+		return d, errorAt(e.line, "<pci> has no class, and no machine has a device %s from which NCCL could read it", d.Address)
+	}
+	if width := e.attributes["link_width"]; width != "" {
 		if _, err = e.numberAttribute("link_width"); err != nil {
 			return d, err
 		}
@@ -217,6 +217,9 @@ func (e element) numberAttribute(name string) (int, error) {
 	}
 	return int(n), nil
 }
+
+// virtualBus begins the addresses of bridges that exist in files alone: no PCI domain of firmware has this bus.
+const virtualBus = "ffff:ff:"
 
 // isAddress reports whether s is a PCI address, also one that a virtual machine has made up:
 // "ffff:ff:01.0".
