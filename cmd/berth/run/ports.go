@@ -13,14 +13,24 @@ import (
 	"github.com/berth-gpu/berth/launcher"
 )
 
-// port is a value of --publish: a port of the task, and the address and port of the host.
+// port is a value of --publish: ports of the task, and the address and ports of the host.
 type port struct {
-	address   string // of the host, "" for all
-	host      int    // 0 for any
-	container int
+	address   string    // of the host, "" for all
+	host      portRange // the zero value for any
+	container portRange
 }
 
-// parsePort reads docker's [[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL], with single ports.
+// portRange is a port, or several in a row.
+type portRange struct{ first, last int }
+
+func (r portRange) String() string {
+	if r.first == r.last {
+		return strconv.Itoa(r.first)
+	}
+	return fmt.Sprintf("%d-%d", r.first, r.last)
+}
+
+// parsePort reads docker's [[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL]. HOST and CONTAINER are ports or ranges of ports.
 func parsePort(text string) (port, error) {
 	wrong := func() (port, error) {
 		if !strings.ContainsAny(text, "0123456789") {
@@ -35,7 +45,7 @@ func parsePort(text string) (port, error) {
 	var p port
 	at := strings.LastIndex(words, ":")
 	var err error
-	if p.container, err = parsePortNumber(words[at+1:]); err != nil {
+	if p.container, err = parsePortRange(words[at+1:]); err != nil {
 		return wrong()
 	}
 	if at < 0 {
@@ -44,7 +54,7 @@ func parsePort(text string) (port, error) {
 	words = words[:at]
 	at = strings.LastIndex(words, ":")
 	if number := words[at+1:]; number != "" {
-		if p.host, err = parsePortNumber(number); err != nil {
+		if p.host, err = parsePortRange(number); err != nil {
 			return wrong()
 		}
 	}
@@ -56,6 +66,19 @@ func parsePort(text string) (port, error) {
 		p.address = address.String()
 	}
 	return p, nil
+}
+
+// parsePortRange reads "8888" or "8888-8890".
+func parsePortRange(text string) (r portRange, err error) {
+	first, last, isRange := strings.Cut(text, "-")
+	if r.first, err = parsePortNumber(first); err != nil || !isRange {
+		r.last = r.first
+		return r, err
+	}
+	if r.last, err = parsePortNumber(last); err == nil && r.last < r.first {
+		err = strconv.ErrRange
+	}
+	return r, err
 }
 
 func parsePortNumber(text string) (int, error) {
@@ -85,14 +108,18 @@ func readPorts(c *cli.Context, o *launcher.Options) error {
 		if err != nil {
 			return err
 		}
-		if p.host != 0 && p.host != p.container {
-			return fmt.Errorf("--publish %s: the task shares the host's network, where ports aren't mapped: have it listen on %d, and publish %d:%d", text, p.host, p.host, p.host)
+		if p.host.first != 0 && p.host != p.container {
+			return fmt.Errorf("--publish %s: the task shares the host's network, where ports aren't mapped: have it listen on %s, and publish %s:%s", text, p.host, p.host, p.host)
 		}
 		where := "at all addresses that it listens on"
 		if p.address != "" {
 			where = "and not only at " + p.address + " unless it listens there alone"
 		}
-		fmt.Fprintf(os.Stderr, "berth: the task shares the host's network: its port %d is the host's, %s\n", p.container, where)
+		what := "port %s is"
+		if p.container.first != p.container.last {
+			what = "ports %s are"
+		}
+		fmt.Fprintf(os.Stderr, "berth: the task shares the host's network: its "+what+" the host's, %s\n", p.container, where)
 	}
 	return nil
 }
