@@ -100,7 +100,6 @@ func TestExplainedFlagsAreUsageErrors(t *testing.T) {
 		typed, line string
 		code        int
 	}{
-		{"stats --format {{.ID}}", "there is no --format: --json prints", verb.ExitUsage},
 		{"ps -as", "there is no --size: ", verb.ExitUsage},
 		{"stop a -s INT", "there is no --signal: berth run --stop-signal", verb.ExitUsage},
 		{"exec --detach-keys a b c", "there is no --detach-keys: berth exec -d", verb.ExitBerth},

@@ -96,6 +96,7 @@ _berth() {
 	logs,--tail | logs,-n) :; return ;;
 	attach,--detach-keys) :; return ;;
 	inspect,--format | inspect,-f) :; return ;;
+	stats,--format) :; return ;;
 	pull,--platform) mapfile -t COMPREPLY < <(compgen -W 'linux/amd64 linux/arm64' -- "$cur"); return ;;
 	login,--username | login,-u) :; return ;;
 	login,--password | login,-p) :; return ;;
@@ -139,7 +140,7 @@ _berth() {
 	attach,*) mapfile -t COMPREPLY < <(compgen -W "$(berth attach --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	inspect,-*) mapfile -t COMPREPLY < <(compgen -W '--why --format -f --help -h' -- "$cur") ;;
 	inspect,*) mapfile -t COMPREPLY < <(compgen -W "$(berth inspect --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
-	stats,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-stream --no-trunc --help -h' -- "$cur") ;;
+	stats,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-stream --no-trunc --help -h' -- "$cur") ;;
 	stats,*) mapfile -t COMPREPLY < <(compgen -W "$(berth stats --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	alloc,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --help -h' -- "$cur") ;;
 	alloc,*) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur") ;;

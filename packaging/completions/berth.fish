@@ -144,6 +144,7 @@ complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l format -s f -r 
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'stats' -d 'show the resource usage of running tasks'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l json -d 'print JSON, an array in each line'
+complete -c berth -n '__fish_seen_subcommand_from stats' -f -l format -r -d 'print each row by a Go TEMPLATE, as docker does: \'{{.Name}}\', \'table {{.Name}}\t{{.CPUPerc}}\' or json'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l no-stream -d 'measure once'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l no-trunc -d 'show the whole table, however wide'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l help -s h -d 'show help'

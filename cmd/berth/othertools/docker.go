@@ -3,7 +3,6 @@ package othertools
 // DockerFlags returns docker's flags that berth doesn't have, by verb and name, each with what to use instead.
 func DockerFlags() map[string]map[string]string {
 	const (
-		json  = "--json prints all that is known, for jq to choose from"
 		size  = "berth system df -v shows what each task has written"
 		trust = "digests are always checked; NAME@sha256:… names one"
 	)
@@ -16,7 +15,7 @@ func DockerFlags() map[string]map[string]string {
 		"stop":    {"signal": "berth run --stop-signal says which one it is, and berth kill -s SIGNAL sends another"},
 		"logs":    {"details": "lines have no attributes; --timestamps says when they were written"},
 		"exec":    {"detach-keys": "berth exec -d leaves the command alone"},
-		"stats":   {"all": "what doesn't run uses nothing; berth ps -a shows all", "format": json},
+		"stats":   {"all": "what doesn't run uses nothing; berth ps -a shows all"},
 		"pull":    {"all-tags": "berth pull NAME:TAG… gets those that are named", "disable-content-trust": trust},
 		"rmi":     {"no-prune": "layers that nothing needs go with the last name", "platform": "the name goes, whatever platform its image is for"},
 		"prune":   {"volumes": "there are none: directories of the host are not berth's to remove"},

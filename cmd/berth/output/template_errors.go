@@ -146,6 +146,9 @@ func findBadAction(text string, err error) (line, column int) {
 // explainField lists the existing fields if what, the end of the error whole of text/template, says that
 // a field doesn't exist. It returns what for all other errors.
 func explainField(what, whole string, data any) string {
+	if field, ok := strings.CutPrefix(what, "nil pointer evaluating interface {}"); ok {
+		return fmt.Sprintf("what is before %s is empty", field)
+	}
 	name, ok := strings.CutPrefix(what, "map has no entry for key ")
 	if !ok {
 		return what

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -98,6 +99,8 @@ func TestInspectFormat(t *testing.T) {
 		{"{{.HostConfig.Memory}} {{.HostConfig.NetworkMode}} {{.HostConfig.RestartPolicy.Name}} {{.HostConfig.RestartPolicy.MaximumRetryCount}}", "1073741824 host on-failure 4"},
 		{"[{{.NetworkSettings.IPAddress}}] {{range $name, $n := .NetworkSettings.Networks}}{{$name}}[{{$n.IPAddress}}]{{end}}", "[] host[]"},
 		{"{{json .State.ExitCode}} {{json .Config.Cmd}}", `3 ["python","train.py"]`},
+		{"{{if .State.Health}}{{.State.Health.Status}}{{else}}none{{end}} {{json .State.Health}}", "none null"},
+		{"{{.HostConfig.Binds}} {{.HostConfig.NanoCpus}} {{len .HostConfig.PortBindings}}", "[/home/x:/x:ro] 0 0"},
 		{"{{.LogPath}} {{.task.name}} {{.task.container.resources.memory.limit}}", "/data/tasks/aaaaaaaaaaaa/log train 1073741824"},
 	} {
 		t.Run(tt.format, func(t *testing.T) {
@@ -112,7 +115,33 @@ func TestInspectFormat(t *testing.T) {
 		})
 	}
 	err := inspector{}.printFormatted(&strings.Builder{}, "{{.State.Health.Status}}", []inspected{someInspected()})
-	if want := "--format, column 9: there is no field .State.Health; there are Dead, Error, ExitCode, FinishedAt, OOMKilled, Paused, Pid, Restarting, Running, StartedAt, Status"; err == nil || err.Error() != want {
+	if want := "--format, column 9: what is before .Status is empty"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
+	}
+	err = inspector{}.printFormatted(&strings.Builder{}, "{{.State.Healthy.Status}}", []inspected{someInspected()})
+	if want := "--format, column 9: there is no field .State.Healthy (did you mean Health?); there are Dead, Error, ExitCode, FinishedAt, Health, OOMKilled, Paused, Pid, Restarting, Running, StartedAt, Status"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestStatsFormat: docker's fields, and those of the devices. What nobody counts is "-".
+func TestStatsFormat(t *testing.T) {
+	busy := 50
+	all := []usage{
+		{ID: "aaaaaaaaaaaa", Name: "train", CPU: 12.345, Memory: 1 << 30, MemoryLimit: 4 << 30, PIDs: 3, BlockRead: 2048, Devices: []probe.Use{{Busy: &busy, Memory: 1 << 30, Total: 80 << 30}}},
+		{ID: "bbbbbbbbbbbb", Name: "idle"},
+	}
+	for format, want := range map[string]string{
+		"table {{.Name}}\t{{.CPUPerc}}\t{{.MemUsage}}": "NAME   CPU %   MEM USAGE / LIMIT\ntrain  12.35%  1 GiB / 4 GiB\nidle   0.00%   -\n",
+		"{{.Container}} {{.MemPerc}} {{.BlockIO}} {{.NetIO}} {{.PIDs}} {{.GPUPerc}} {{.GPUMemUsage}}": "aaaaaaaaaaaa 25.0% 2 KiB / 0 B - 3 50% 1 GiB / 80 GiB\n" +
+			"bbbbbbbbbbbb - 0 B / 0 B - - - -\n",
+	} {
+		var b strings.Builder
+		if err := printStatsFormatted(&b, format, all); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, b.String()); diff != "" {
+			t.Error(diff)
+		}
 	}
 }

@@ -32,8 +32,17 @@ type inspectedContainer struct {
 	Resources    *inspectedResources `json:"resources,omitempty"`
 }
 
-func (c inspectedContainer) dockerHostConfig(r tasks.Record) map[string]any {
-	var memory, pids, period, quota int64
+// dockerHostConfig has mounts, which the user has asked for, as docker's Binds.
+func (c inspectedContainer) dockerHostConfig(r tasks.Record, mounts []specs.Mount) map[string]any {
+	binds := []string{}
+	for _, m := range mounts {
+		bind := m.Source + ":" + m.Destination
+		if slices.Contains(m.Options, "ro") {
+			bind += ":ro"
+		}
+		binds = append(binds, bind)
+	}
+	var memory, pids, period, quota, nano int64
 	if res := c.Resources; res != nil {
 		if res.Memory != nil {
 			memory = dereference(res.Memory.Limit)
@@ -43,11 +52,15 @@ func (c inspectedContainer) dockerHostConfig(r tasks.Record) map[string]any {
 		}
 		if res.CPU != nil {
 			period, quota = int64(dereference(res.CPU.Period)), dereference(res.CPU.Quota)
+			if period > 0 && quota > 0 {
+				nano = quota * 1e9 / period
+			}
 		}
 	}
 	return map[string]any{
 		"NetworkMode": c.Network, "AutoRemove": r.Remove, "ReadonlyRootfs": c.ReadOnly,
 		"Memory": memory, "PidsLimit": pids, "CpuPeriod": period, "CpuQuota": quota,
+		"NanoCpus": nano, "Binds": binds, "PortBindings": map[string]any{},
 		"RestartPolicy": map[string]any{"Name": cmp.Or(r.Restart.Policy, "no"), "MaximumRetryCount": r.Restart.Max},
 	}
 }

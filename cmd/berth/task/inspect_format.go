@@ -80,7 +80,7 @@ func (i inspector) dockerFields(t inspectedTask) map[string]any {
 			"Hostname": c.Hostname, "User": c.User, "Tty": t.Terminal, "OpenStdin": t.Interactive, "Env": c.Env,
 			"Cmd": c.Args, "Image": t.Image, "WorkingDir": c.Dir, "Labels": t.Labels,
 		},
-		"HostConfig": c.dockerHostConfig(t.Record),
+		"HostConfig": c.dockerHostConfig(t.Record, hostMounts(i.store, c.Mounts)),
 	}
 }
 
@@ -94,7 +94,7 @@ func dereference[T any](p *T) (v T) {
 func (s inspectedState) dockerFields() map[string]any {
 	return map[string]any{
 		"Status": s.Status, "Running": s.Running, "Paused": false, "Restarting": s.Status == string(tasks.Restarting),
-		"Dead": s.Status == string(tasks.Lost), "OOMKilled": s.OOM, "Pid": s.PID, "ExitCode": dereference(s.Code), "Error": s.Error,
+		"Dead": s.Status == string(tasks.Lost), "OOMKilled": s.OOM, "Pid": s.PID, "ExitCode": dereference(s.Code), "Error": s.Error, "Health": nil,
 		"StartedAt": formatInstant(s.Started), "FinishedAt": formatInstant(s.Finished),
 	}
 }

@@ -38,6 +38,7 @@ func StatsCommand() *cli.Command {
 			"On a terminal that is too narrow for the table, MEM %, ID and BLOCK I/O are left out.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON, an array in each line"},
+			output.FormatFlag("Name", "CPUPerc"),
 			&cli.BoolFlag{Name: "no-stream", Usage: "measure once"},
 			&cli.BoolFlag{Name: "no-trunc", Usage: "show the whole table, however wide"},
 		},
@@ -74,9 +75,12 @@ func runStats(c *cli.Context) error {
 		return printStats(w, all, width)
 	}
 	switch {
+	case output.HasFormat(c):
+		shown = func(w io.Writer, all []usage) error { return printStatsFormatted(w, c.String("format"), all) }
 	case c.Bool("json"):
 		shown = func(w io.Writer, all []usage) error { return json.NewEncoder(w).Encode(all) }
-	case !c.Bool("no-stream") && term.IsTerminal(int(os.Stdout.Fd())):
+	}
+	if !c.Bool("json") && !c.Bool("no-stream") && term.IsTerminal(int(os.Stdout.Fd())) {
 		table := shown
 		shown = func(w io.Writer, all []usage) error {
 			if _, err := io.WriteString(w, output.ClearScreen); err != nil {
@@ -234,6 +238,32 @@ func printStats(w io.Writer, all []usage, width int) error {
 		output.Narrowing{Heading: "BLOCK I/O", Drop: true},
 		output.Narrowing{Heading: "NAME", Least: 12, Wrap: true},
 	))
+}
+
+// printStatsFormatted prints tasks by a template of --format, with docker's fields and those of the devices.
+func printStatsFormatted(w io.Writer, format string, all []usage) error {
+	columns := []output.Column{
+		{Name: "ID", Heading: "CONTAINER ID"}, {Name: "Container", Heading: "CONTAINER"}, {Name: "Name", Heading: "NAME"},
+		{Name: "CPUPerc", Heading: "CPU %"}, {Name: "MemUsage", Heading: "MEM USAGE / LIMIT"}, {Name: "MemPerc", Heading: "MEM %"},
+		{Name: "NetIO", Heading: "NET I/O"}, {Name: "BlockIO", Heading: "BLOCK I/O"}, {Name: "PIDs", Heading: "PIDS"},
+		{Name: "GPUPerc", Heading: "GPU %"}, {Name: "GPUMemUsage", Heading: "GPU MEM USAGE / LIMIT"},
+	}
+	percent := func(number string) string {
+		if number == "-" {
+			return number
+		}
+		return number + "%"
+	}
+	var rows [][]string
+	for _, u := range all {
+		busy, memory := u.formatGPUs()
+		used, part, pids := u.formatCounts()
+		rows = append(rows, []string{
+			u.ID, u.ID, u.Name, percent(strconv.FormatFloat(u.CPU, 'f', 2, 64)), used, percent(part), "-",
+			bytesText(u.BlockRead) + " / " + bytesText(u.BlockWritten), pids, percent(busy), memory,
+		})
+	}
+	return output.PrintTableRows(w, format, columns, rows)
 }
 
 // joinSizes writes "3 GiB / 4 GiB" as "3/4 GiB": the unit is printed once if both have it.
