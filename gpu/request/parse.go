@@ -207,6 +207,9 @@ func parseWhat(w string) (Request, *parseError) {
 		n, err := parseNumber(w)
 		return Request{kind: kindCount, count: n}, err
 	}
+	if rest, ok := strings.CutPrefix(w, "gpu:"); ok {
+		return Request{}, parseErrorf(`Slurm's "gpu:" is left out: %s`, spell.Quote(rest, maxWord))
+	}
 	word, number, counted := strings.Cut(w, ":")
 	word, number = strings.TrimSpace(word), strings.TrimSpace(number)
 	switch {

@@ -103,6 +103,8 @@ func TestParseRequestRefuses(t *testing.T) {
 		{in: "h100:", says: `the count after ":" is missing, as in h100:2`},
 		{in: ":2", says: `the model before ":" is missing, as in h100:2; 2 alone is of any model`},
 		{in: "2:h100", says: "the model comes before the count, as in h100:2"},
+		{in: "gpu:h100:2", says: `Slurm's "gpu:" is left out: "h100:2"`},
+		{in: "gpu:2", says: `Slurm's "gpu:" is left out: "2"`},
 		{in: "h100:2:3", says: `"2:3" isn't a count`},
 		{in: "all:2", says: `"all" is no model`},
 		{in: "gpu 0000", says: `"gpu-0000" is no model`},

@@ -6,6 +6,13 @@ import (
 	"time"
 )
 
+// TestDangling: the error of docker's dangling=true names berth prune.
+func TestDangling(t *testing.T) {
+	if _, err := imageFilters([]string{"dangling=true"}); err == nil || !strings.Contains(err.Error(), "berth prune removes layers that nothing needs") {
+		t.Errorf("dangling: %v", err)
+	}
+}
+
 // TestFilterTypos: the error of a misspelt filter names the nearest filter.
 func TestFilterTypos(t *testing.T) {
 	_, until := pruneSelection([]string{"untill=1h"}, time.Now())

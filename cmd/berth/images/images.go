@@ -4,6 +4,7 @@ package images
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/othertools"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/launcher/image"
@@ -62,6 +64,9 @@ func listImages(c *cli.Context) error {
 		return unread // nil if all images could be read
 	}
 	all = slices.DeleteFunc(all, func(i image.Summary) bool { return !fit(i) })
+	if word := c.Args().First(); len(all) == 0 && word != "" && othertools.Groups()["image"][word] != "" {
+		return verb.UsageError{Err: fmt.Errorf("no image is called %q; berth %s", word, othertools.Groups()["image"][word])}
+	}
 	switch {
 	case c.Bool("quiet") && !c.Bool("json"):
 		err = printIDs(os.Stdout, all)
@@ -103,6 +108,8 @@ func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
 	for _, word := range words {
 		key, value, err := parseFilter(word, "label", "reference")
 		switch {
+		case strings.HasPrefix(word, "dangling="):
+			return nil, errors.New("no image is without a name; berth prune removes layers that nothing needs")
 		case err != nil:
 			return nil, err
 		case key == "label":

@@ -61,6 +61,9 @@ func runAlloc(c *cli.Context) error {
 	}
 	command, err := findCommand(words[1])
 	if err != nil {
+		if _, forgotten := findCommand(words[0]); forgotten == nil {
+			return verb.WithCode(verb.ExitBerth, fmt.Errorf("%s is a command, and the request is missing before it: berth alloc 1 -- %s", words[0], strings.Join(words, " ")))
+		}
 		return err
 	}
 	node, err := verb.OpenNode(c)

@@ -1,5 +1,10 @@
 package othertools
 
+import (
+	"slices"
+	"strings"
+)
+
 // apptainerFlags returns Apptainer's flags of exec, run and shell that berth run doesn't have.
 func apptainerFlags() map[string]string {
 	const (
@@ -9,6 +14,12 @@ func apptainerFlags() map[string]string {
 		home     = "no home directory is bound; -v $HOME:$HOME -w $HOME brings it in"
 		isolated = "isn't needed: a task sees nothing of the host's files, processes and environment but what -v and -e bring in"
 		writable = "isn't needed: a task may write to its root, and what it writes is removed with the task"
+		login    = "berth login REGISTRY logs in"
+		plain    = "server = \"http://…\" in /etc/containerd/certs.d/REGISTRY/hosts.toml allows plain HTTP"
+		sif      = "berth reads no SIF files"
+		debug    = "errors say what has failed, and berth doctor checks the server"
+		// how the root is made
+		overlayfs = "isn't needed: overlayfs makes a task's root of the image's layers"
 	)
 	return map[string]string{
 		"nv": gpu, "nvccli": gpu,
@@ -21,6 +32,19 @@ func apptainerFlags() map[string]string {
 		"scratch": "--tmpfs DIR mounts empty memory there", "S": "--tmpfs DIR mounts empty memory there",
 		"fakeroot": "isn't needed: a task runs as the image's user, mostly root; -u USER chooses another",
 		"add-caps": "--cap-add adds a capability", "drop-caps": "--cap-drop removes one",
+		"f": "isn't needed: a task runs as the image's user, mostly root; -u USER chooses another",
+		"W": isolated, "no-init": "isn't needed: without --init the command is the task's first process", "no-umask": isolated, "no-eval": isolated,
+		"no-privs": "--cap-drop ALL removes all capabilities", "keep-privs": "--cap-add adds a capability",
+		"allow-setuid": "--security-opt no-new-privileges=false lets set-uid programs raise their rights", "security": "-u USER, --security-opt and --cap-drop say what a task may",
+		"pid-file": "berth inspect -f '{{.State.Pid}}' TASK prints the first process", "sharens": "berth exec TASK COMMAND runs a command in a task's namespaces",
+		"shell": "--entrypoint /bin/sh starts that program", "s": "--entrypoint /bin/sh starts that program",
+		"docker-login": login, "docker-username": login, "docker-password": login,
+		"disable-cache": "isn't needed: an image is kept once, and berth prune --all frees what no task uses",
+		"nohttps":       plain, "no-https": plain, "passphrase": sif, "pem-path": sif, "sif-fuse": sif, "unsquash": sif,
+		"underlay": overlayfs, "tmp-sandbox": overlayfs, "vm": overlayfs, "oci": overlayfs, "no-compat": overlayfs,
+		"fusemount": "-v DIR:DST binds a directory that the host has mounted", "network-args": "a task shares the host's network, where each port is the host's",
+		"apply-cgroups": "-m, --cpus and --pids-limit limit a task", "cdi-dirs": "host.cdi in /etc/berth/config.toml names directories of CDI specs",
+		"verbose": debug, "debug": debug, "silent": debug,
 		"app": "berth runs no apps of SIF images; berth run IMAGE COMMAND runs a command",
 	}
 }
@@ -33,4 +57,36 @@ func apptainerExecFlags() map[string]string {
 		all[name] = why + "; berth exec is for running tasks, berth run IMAGE COMMAND for images"
 	}
 	return all
+}
+
+// ExplainTakenImage explains the value of a flag of berth run that is an image, because the flag is a switch in Apptainer
+// or Slurm: run -u docker://ubuntu. It is "" for all other values.
+func ExplainTakenImage(flag, value string) string {
+	switches := map[string]string{
+		"label":   "-l NAME=VALUE labels the task; --label (Slurm's -l) isn't needed, for each line of a gang is shown behind its rank's name",
+		"volume":  "-v SRC:DST binds a directory of the host",
+		"workdir": "-w DIR is the directory that the command starts in; --writable (Apptainer's -w) isn't needed, for a task may write to its root",
+		"user":    "-u USER runs as another user; --userns (Apptainer's -u) isn't needed, for a task has the host's users",
+		"publish": "-p PORT publishes a port; --pid (Apptainer's -p) isn't needed, for a task has a PID namespace of its own",
+	}
+	if why := switches[flag]; why != "" && isImage(value) {
+		return "--" + flag + " " + value + ": " + why
+	}
+	return ""
+}
+
+// pullFlags returns Apptainer's flags of pull that berth pull doesn't have.
+func pullFlags() map[string]string {
+	const file, again = "berth pull writes no SIF file, but keeps images where berth run finds them by their names", "isn't needed: berth pull asks the registry each time"
+	run := apptainerFlags()
+	return map[string]string{
+		"name": file, "dir": file, "force": again, "F": again, "disable-cache": again,
+		"docker-login": run["docker-login"], "docker-username": run["docker-login"], "docker-password": run["docker-login"], "nohttps": run["nohttps"], "no-https": run["no-https"],
+	}
+}
+
+// isImage reports whether a word can't be anything but an image of Apptainer's.
+func isImage(word string) bool {
+	scheme, _, ok := strings.Cut(word, "://")
+	return strings.HasSuffix(word, ".sif") || ok && slices.Contains([]string{"docker", "oras", "library", "shub", "instance", "docker-daemon"}, scheme)
 }

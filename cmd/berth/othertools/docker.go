@@ -9,7 +9,7 @@ func DockerFlags() map[string]map[string]string {
 	return map[string]map[string]string{
 		"run":     dockerRunFlags(),
 		"ps":      {"size": size + "; --format '{{.Names}} {{.Size}}' too"},
-		"images":  {"all": "there are no images in between: all are shown", "no-trunc": "--json has ids in full", "tree": "--json has each image's platform"},
+		"images":  {"all": "berth images shows all that are here, as there are none in between", "no-trunc": "--json has ids in full", "tree": "--json has each image's platform"},
 		"inspect": {"size": size, "type": "what is named is looked for among tasks, leases and containers"},
 		"rm":      {"link": "tasks have no links"},
 		"stop":    {"signal": "berth run --stop-signal says which one it is, and berth kill -s SIGNAL sends another"},
@@ -18,7 +18,7 @@ func DockerFlags() map[string]map[string]string {
 		"stats":   {"all": "what doesn't run uses nothing; berth ps -a shows all"},
 		"pull":    {"all-tags": "berth pull NAME:TAG… gets those that are named", "disable-content-trust": trust},
 		"rmi":     {"no-prune": "layers that nothing needs go with the last name", "platform": "the name goes, whatever platform its image is for"},
-		"prune":   {"volumes": "there are none: directories of the host are not berth's to remove"},
+		"prune":   {"volumes": "berth has no volumes with names, and removes no directories of the host"},
 	}
 }
 

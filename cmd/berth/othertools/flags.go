@@ -1,4 +1,4 @@
-// Package othertools has flags and verbs of docker, Apptainer and Slurm that berth doesn't have, each with the
+// Package othertools has flags and verbs of docker, podman, nerdctl, Apptainer and Slurm that berth doesn't have, each with the
 // berth command or flag to use instead. Errors about a wrong command line print them. The tables hold nothing
 // that berth has; tests of package main compare them with its verbs.
 //
@@ -8,21 +8,23 @@ package othertools
 
 import "strings"
 
-// Flags returns the tables of other tools' flags for a verb of berth.
+// Flags returns the tables of other tools' flags for a verb of berth. Those before all verbs are of "berth".
 func Flags(verb string) []map[string]string {
 	switch verb {
 	case "run":
-		return []map[string]string{DockerFlags()["run"], apptainerFlags(), slurmFlags()}
+		return []map[string]string{DockerFlags()["run"], apptainerFlags(), slurmFlags(), podmanRunFlags()}
 	case "exec":
-		return []map[string]string{DockerFlags()["exec"], apptainerExecFlags()}
+		return []map[string]string{DockerFlags()["exec"], apptainerExecFlags(), otherFlags("exec")}
 	case "alloc":
 		return []map[string]string{allocFlags()}
+	case "berth":
+		return []map[string]string{globalFlags()}
 	}
-	return []map[string]string{DockerFlags()[verb]}
+	return []map[string]string{DockerFlags()[verb], otherFlags(verb)}
 }
 
-// ExplainFlag returns the explanation of a flag of docker, Apptainer or Slurm that a verb of
-// berth doesn't have, "" if none of them has it.
+// ExplainFlag returns the explanation of a flag of another tool that a verb of berth doesn't have, "" if none of
+// them has it.
 func ExplainFlag(verb, flag string) string {
 	name := strings.TrimLeft(flag, "-")
 	if long, ok := dockerShortFlags(verb)[name]; ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// Verbs returns verbs and programs of docker, Apptainer and Slurm that berth doesn't have, each with the command of
+// Verbs returns verbs and programs of other tools that berth doesn't have, each with the command of
 // berth or of another tool to use instead. Verbs that are a typing error away from one of berth's are left out.
 func Verbs() map[string]string {
 	const (
@@ -25,6 +25,15 @@ func Verbs() map[string]string {
 		// Apptainer, Slurm, and docker's clusters
 		queue   = "berth leases shows the tasks that hold devices and the requests that wait, berth ps all tasks"
 		digests = "digests are always checked; berth images --digests shows them, and IMAGE@sha256:… names one"
+		script  = "berth run -d --wait=1h --gpus 2 -v $PWD:$PWD -w $PWD IMAGE bash SCRIPT queues a task, and berth logs shows its output"
+		cancel  = "berth stop TASK ends a task, berth release LEASE a lease of berth alloc"
+		gpus    = "berth gpus shows GPUs, their state and their holders"
+		account = "there are no accounts and quotas: berth leases shows who holds what, berth ps -a all tasks"
+		// podman, nerdctl, ctr
+		pod     = "berth run -n 2 starts ranks that share a network, berth run --gang FILE different ones"
+		kube    = "each container of the file is a berth run -d; podman itself gets GPUs after berth setup podman"
+		service = "a systemd service has ExecStart=/usr/bin/berth run … in the foreground"
+		oneList = "tasks and images are in one list for the whole server: berth ps -a, berth images"
 	)
 	return map[string]string{
 		// docker, and verbs of several tools
@@ -38,20 +47,35 @@ func Verbs() map[string]string {
 		"load": "berth run docker-archive:FILE COMMAND takes an archive as it is", "save": "skopeo copy writes archives",
 		"search":  "the registry's own pages search it",
 		"network": network, "port": network, "volume": volume,
-		"nvidia-smi": "berth gpus shows GPUs, their state and their holders", "smi": "berth gpus shows GPUs, their state and their holders",
+		"nvidia-smi": gpus, "smi": gpus,
 		"pause": pause, "unpause": pause,
-		"remove": "berth rm", "delete": "berth rm", "top": "berth stats --no-stream TASK shows what it uses, berth exec TASK ps its processes, if the image has ps", "update": "limits are those of berth run",
+		"remove": "berth rm", "delete": "berth rm", "top": "berth stats --no-stream TASK shows what it uses, berth exec TASK ps its processes, if the image has ps", "update": "limits and --restart stay as berth run has set them; berth stop ends a task and its restarts",
 		// Apptainer, Slurm, and docker's clusters
 		"srun":   "berth run --gpus 2 IMAGE COMMAND runs a task, berth alloc 2 COMMAND a command of the host",
 		"salloc": "berth alloc 2 bash holds two GPUs for a shell",
 		"sbatch": "berth run -d --wait=1h --gpus 2 -v $PWD:$PWD -w $PWD IMAGE bash SCRIPT queues a task (#SBATCH lines are not read), and berth logs shows its output",
-		"squeue": queue, "queue": queue, "sprio": queue, "sinfo": "berth gpus shows GPUs, their state and their holders",
-		"scancel": "berth stop TASK ends a task, berth release LEASE a lease of berth alloc", "sattach": "berth attach TASK, or berth logs -f TASK",
+		"squeue": queue, "queue": queue, "sprio": queue, "sinfo": gpus,
+		"scancel": cancel, "sattach": "berth attach TASK, or berth logs -f TASK",
 		"sacct": "berth ps -a shows tasks that have ended, too", "sstat": "berth stats", "scontrol": "berth inspect TASK shows a task, berth gpus the devices",
 		"verify": digests, "sign": digests, "key": digests,
 		"apps": "berth run IMAGE COMMAND runs what is in the image",
 		"sif":  "berth reads no SIF files: berth images shows the images that are here", "overlay": "berth run -v DIR:DST keeps what is written below DST; the rest of a task's root is removed with the task",
 		"remote": "berth login REGISTRY logs in to a registry, berth pull REGISTRY/NAME:TAG gets its images", "oci": "berth run takes images and their layouts as they are: berth run oci:PATH",
+		"mpirun": "mpirun -n 4 berth run --mpi --gpus 1 IMAGE COMMAND starts ranks in tasks", "torchrun": "berth run --gpus 4 IMAGE torchrun --nproc-per-node 4 … runs it in a task",
+		"sacctmgr": account, "sreport": account, "sshare": account, "seff": "berth stats shows what a running task uses",
+		"sdiag": queue, "smap": gpus, "sview": gpus, "nvtop": gpus, "gpustat": gpus, "sbcast": files, "scrontab": "cron and timers of systemd start berth run",
+		"qsub": script, "bsub": script, "qstat": queue, "bjobs": queue, "qdel": cancel, "bkill": cancel,
+		"keyserver": digests, "trust": digests, "capability": "berth run --cap-add CAP adds a capability",
+		"run-help": "berth images --json has an image's labels", "test": "berth run IMAGE COMMAND runs what is in the image",
+		"registry": "berth login REGISTRY logs in to a registry",
+		// podman, nerdctl, ctr, and further verbs of docker
+		"pod": pod, "pods": pod, "play": kube, "kube": kube, "generate": service, "quadlet": service,
+		"mount": files, "umount": files, "unmount": files, "untag": "berth rmi NAME removes a name of an image", "auto-update": "berth run --pull always takes the newest image",
+		"healthcheck": "berth makes no health checks; berth exec TASK COMMAND makes one", "machine": "berth has no daemon to connect to: it works on this server",
+		"namespace": oneList, "namespaces": oneList, "task": list, "tasks": list, "containers": list, "content": "berth system df -v shows layers", "snapshots": "berth system df -v shows layers",
+		"builder": build, "docker-compose": "each service is a berth run -d --restart always; docker compose itself gets GPUs after berth setup docker",
+		"manifest": "skopeo inspect --raw shows an image's manifest", "debug": shell, "checkpoint": "berth stores no running task; programs write checkpoints of their own",
+		"config":  "berth info shows what berth is set up with, and /etc/berth/config.toml is the file",
 		"context": "berth has no daemon to connect to: it works on this server", "swarm": "berth is for one server; Slurm and Kubernetes are for many", "service": "berth run -d --restart always keeps a task running",
 		"node": "berth is for one server; Slurm and Kubernetes are for many", "secret": "-v FILE:/run/secrets/NAME:ro brings a file in", "stack": "berth is for one server; Slurm and Kubernetes are for many",
 		"plugin": "berth has no plugins",
@@ -63,8 +87,8 @@ func Verbs() map[string]string {
 func Groups() map[string]map[string]string {
 	return map[string]map[string]string{
 		"container": {"": "ps -a", "ls": "ps", "list": "ps", "prune": "rm $(berth ps -aq --filter status=exited)", "top": "stats"},
-		"image":     {"": "images", "ls": "images", "list": "images", "rm": "rmi", "remove": "rmi", "inspect": "images --json"},
-		"system":    {"": "system df", "df": "system df", "prune": "system prune", "info": "info"},
+		"image":     {"": "images", "ls": "images", "list": "images", "rm": "rmi", "remove": "rmi", "inspect": "images --json", "pull": "pull", "prune": "prune"},
+		"system":    {"": "system df", "df": "system df", "prune": "system prune", "reset": "system prune --all", "info": "info"},
 		"instance":  {"": "ps", "list": "ps", "start": "run -d --name NAME IMAGE COMMAND", "run": "run -d --name NAME IMAGE COMMAND"},
 		"cache":     {"": "images", "list": "images", "clean": "prune"},
 	}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
-	"github.com/berth-gpu/berth/cmd/berth/othertools"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
@@ -66,8 +65,8 @@ func checkCommandLine(c *cli.Context) error {
 	if c.NArg() == 0 && !c.IsSet("gang") {
 		return verb.WrongCommandLine(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND"+suggestCount(c.String("gpus")))
 	}
-	if word := c.Args().First(); c.Bool("tty") && othertools.IsSlurmTime(word) {
-		return verb.NewUsageError(c, word+" is no image: -t gives the task a terminal, and --timeout 2h ends it after that time (Slurm's -t)")
+	if err := refuseOtherTools(c); err != nil {
+		return err
 	}
 	if err := waiting.CheckFlags(c); err != nil {
 		return err

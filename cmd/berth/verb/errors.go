@@ -80,6 +80,9 @@ func WrongUsage(c *cli.Context, err error, _ bool) error {
 	if c.Command != nil && c.Command.Name != "berth" {
 		flags = c.Command.Flags
 	}
+	if c.Command != nil && c.Command.Name == "run" && strings.Contains(text, " for --mpi: ") {
+		return NewUsageError(c, "--mpi takes no value: srun --mpi=pmix or mpirun starts the ranks, and each of them is a berth run --mpi")
+	}
 	if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
 		if why := othertools.ExplainFlag(c.Command.Name, flag); why != "" {
 			return NewUsageError(c, why)
@@ -168,6 +171,9 @@ func WithBerthCode(err error) error {
 	}
 	return WithCode(ExitBerth, err)
 }
+
+// ShellHint is for a command that is one word with blanks in it.
+const ShellHint = "a command and its arguments are words of their own, and sh -c 'LINE' takes a line of shell"
 
 // UnknownFilter returns the error for a filter that does not exist.
 func UnknownFilter(key string, known []string) error {
