@@ -16,6 +16,9 @@ func parseDeviceFlags(gpus string, hasGPUs bool, devices []string) (r request.Re
 	if strings.Contains(gpus, "capabilities=") {
 		return r, false, fmt.Errorf("--gpus %s: the driver's capabilities are given by a variable, as in -e NVIDIA_DRIVER_CAPABILITIES=compute,utility", gpus)
 	}
+	if strings.Contains(gpus, "driver=") {
+		return r, false, fmt.Errorf("--gpus %s: the driver isn't named: --gpus 2, --gpus all or --gpus device=0,1", gpus)
+	}
 	if hasGPUs {
 		r, err = request.Parse(gpus)
 		switch {
@@ -110,6 +113,9 @@ func parseDevice(device string) (string, error) {
 
 // explainHostDevice returns the error for a device node of the host, with the flag to use instead.
 func explainHostDevice(node string) error {
+	if node == "/dev/infiniband" || strings.HasPrefix(node, "/dev/infiniband/") {
+		return fmt.Errorf("--device %s: RDMA NICs are leased: --nics auto leases those near the GPUs, --nics mlx5_0 this one", node)
+	}
 	base := path.Base(node)
 	if index, ok := strings.CutPrefix(base, "nvidia"); ok {
 		if index != "" && strings.Trim(index, "0123456789") == "" {

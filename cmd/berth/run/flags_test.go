@@ -170,6 +170,9 @@ func TestRequestOf(t *testing.T) {
 		{devices: []string{"/dev/fuse"}, fails: "--device /dev/fuse: berth passes on no node of the host by its path"},
 		{devices: []string{"fuse"}, fails: "--device fuse is no CDI name"},
 		{gpus: `all,"capabilities=compute,utility"`, fails: "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+		{gpus: "driver=nvidia,count=2", fails: "the driver isn't named: --gpus 2"},
+		{devices: []string{"/dev/infiniband/uverbs0"}, fails: "RDMA NICs are leased: --nics auto"},
+		{devices: []string{"/dev/infiniband"}, fails: "RDMA NICs are leased: --nics auto"},
 		{gpus: "lots!", fails: "--gpus: "},
 	} {
 		t.Run(fmt.Sprint(tt.gpus, tt.devices), func(t *testing.T) {
@@ -212,5 +215,17 @@ func TestCommandHint(t *testing.T) {
 				t.Errorf("%v, want %s", got, tt.want)
 			}
 		})
+	}
+	for want, words := range map[string][]string{
+		"x; a command and its arguments are words of their own, and sh -c 'LINE' takes a line of shell": {"image", "ls /"},
+		"x": {"image", "no such", "/"},
+	} {
+		c, err := verbtest.ParseFlags(t, runFlags(), words...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := newCommandHint(c).add(verb.ExitNotFound, errors.New("x")); got.Error() != want {
+			t.Errorf("%q: %v, want %s", words, got, want)
+		}
 	}
 }

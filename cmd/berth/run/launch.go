@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -61,15 +62,17 @@ type commandHint struct {
 	Command string
 	Flag    bool // it has the form of a flag of berth run
 	Devices bool // devices are asked for
+	// Alone: the command has no arguments.
+	Alone bool
 	// Count is the hint of suggestCount.
 	Count string
 }
 
 func newCommandHint(c *cli.Context) commandHint {
 	h := commandHint{Command: c.Args().Get(1), Devices: c.IsSet("gpus") || c.IsSet("device") || os.Getenv("BERTH_LEASE") != "", Count: suggestCount(c.String("gpus"))}
-	h.Flag = verb.IsFlag(h.Command)
+	h.Flag, h.Alone = verb.IsFlag(h.Command), c.NArg() == 2
 	if h.Command == "--" {
-		h.Command, h.Flag = c.Args().Get(2), false
+		h.Command, h.Flag, h.Alone = c.Args().Get(2), false, c.NArg() == 3
 	}
 	return h
 }
@@ -82,6 +85,8 @@ func (h commandHint) add(code int, err error) error {
 	case code != verb.ExitNotFound || err == nil:
 	case h.Flag:
 		return fmt.Errorf("%w; flags of berth run stand before the image", err)
+	case h.Alone && strings.ContainsAny(h.Command, " \t"):
+		return fmt.Errorf("%w; %s", err, verb.ShellHint)
 	case path.Base(h.Command) == "nvidia-smi" && !h.Devices:
 		return fmt.Errorf("%w; it comes with GPUs: berth run --gpus 1", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -72,7 +73,19 @@ func execInTask(c *cli.Context) error {
 	}
 	code, err := store.Exec(context.WithoutCancel(c.Context), t, in)
 	if err != nil || code != 0 {
-		return verb.WithCode(code, err)
+		return verb.WithCode(code, addExecHint(code, command, err))
 	}
 	return nil
+}
+
+// addExecHint adds to an error about a command that isn't there what the command may have been meant to be.
+func addExecHint(code int, command []string, err error) error {
+	switch {
+	case code != verb.ExitNotFound || err == nil:
+	case verb.IsFlag(command[0]):
+		return fmt.Errorf("%w; flags of berth exec stand before the task", err)
+	case len(command) == 1 && strings.ContainsAny(command[0], " \t"):
+		return fmt.Errorf("%w; %s", err, verb.ShellHint)
+	}
+	return err
 }
