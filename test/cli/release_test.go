@@ -128,9 +128,13 @@ func TestReleaseNames(t *testing.T) {
 	}
 	bare := run("--name", "bare")
 	for _, word := range []string{"bare", bare} {
-		n.berth("release", word).fails(1, fmt.Sprintf("berth: release %q: task bare holds no lease", word))
+		n.berth("release", word).fails(1, fmt.Sprintf("berth: release %q: task bare holds no lease; berth stop bare ends it", word))
 	}
 	n.berth("rm", "-f", "bare").ok()
+	run("--gpus", "all", "--name", "all")
+	run("--gpus", "1", "--wait", "--name", "later")
+	n.berth("release", "-f", "later").fails(1, `berth: release "later": it waits, and holds no lease; berth stop later takes it out of the queue`)
+	n.berth("rm", "-f", "later", "all").ok()
 	run("--gpus", "1", "--name", "trainer", "--timeout", "10m")
 	n.waitForRunning(1)
 	n.berth("leases").is(0, `LEASE         GPU  REQUEST  HOLDER       USER  FOR  STATE

@@ -107,12 +107,21 @@ func findReleasable(c *cli.Context, view ledger.View, word string) (ledger.Statu
 	if err == nil {
 		return l, nil
 	}
+	for _, q := range view.Queue {
+		switch {
+		case word == "" || q.ID != word && q.Owner.Name != word && q.Owner.Container != word:
+		case q.Owner.EntryPoint == "run":
+			return l, fmt.Errorf("release %q: it waits, and holds no lease; berth stop %s takes it out of the queue", word, q.Owner.Name)
+		default:
+			return l, fmt.Errorf("release %q: %s waits, and holds no lease; it leaves the queue when that command is ended", word, output.FormatHolder(q.Owner))
+		}
+	}
 	conf, other := verb.LoadConfig(c)
 	if other != nil {
 		return l, other
 	}
 	if t, other := backend.TaskStore(conf).Find(word); errors.Is(err, ledger.ErrNotFound) && other == nil {
-		err = fmt.Errorf("task %s holds no lease", t.Name)
+		err = fmt.Errorf("task %s holds no lease; berth stop %s ends it", t.Name, t.Name)
 		if t.Member != nil {
 			err = fmt.Errorf("it is a rank, and the lease is its gang's; berth release %s ends the gang", t.Member.Gang)
 		}
