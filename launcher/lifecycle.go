@@ -59,7 +59,7 @@ func (o Options) checkLifecycle() error {
 	case o.Timeout < 0:
 		return errors.New("a timeout can't be negative")
 	case o.Restart.Policy != "" && o.Detach == nil:
-		return fmt.Errorf("restart policy %s: only a detached task is started again", o.Restart)
+		return fmt.Errorf("restart policy %s: only a detached task (-d) is started again", o.Restart)
 	case o.Restart.Policy != "" && !o.Keep:
 		return fmt.Errorf("restart policy %s: a task that is removed at its end can't be started again", o.Restart)
 	}

@@ -98,6 +98,9 @@ func ParsePull(word string) (Pull, error) {
 	case Missing, Always, Never:
 		return p, nil
 	}
+	if word == "newer" || word == "ifnewer" {
+		return "", fmt.Errorf("pull %q is podman's: always asks the registry, and gets what is newer", word)
+	}
 	return "", fmt.Errorf("pull %q%s: there are always, missing and never", word, spell.Suggestion(word, string(Always), string(Missing), string(Never)))
 }
 

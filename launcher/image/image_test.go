@@ -633,3 +633,10 @@ func patch(t *testing.T, dir string, d descriptor, f func([]byte) []byte) {
 		t.Fatal(err)
 	}
 }
+
+// TestParsePullOfPodman: never isn't near newer.
+func TestParsePullOfPodman(t *testing.T) {
+	if _, err := ParsePull("newer"); err == nil || err.Error() != `pull "newer" is podman's: always asks the registry, and gets what is newer` {
+		t.Error(err)
+	}
+}

@@ -144,6 +144,7 @@ func TestParseVolume(t *testing.T) {
 		{text: "/etc:/a/..", fails: "/a/.. is not an absolute path below /"},
 		{text: "/etc:/x:z", want: bind("/etc", "/x", "rbind", "rprivate")},
 		{text: "/etc:/x:ro,Z,cached,delegated,consistent", want: bind("/etc", "/x", "rbind", "rprivate", "ro")},
+		{text: "~/data:/x", fails: "~/data: no such file or directory; the shell replaces no ~ within quotes: $HOME stands for the home directory"},
 		{text: "/no/such:/x", fails: "no such file or directory; for an empty directory: mkdir -p /no/such"},
 		{text: "/etc:/x:y", fails: `unknown option "y"`},
 		{text: "/etc:/x:ro,rw", fails: "both ro and rw"},
@@ -160,5 +161,13 @@ func TestParseVolume(t *testing.T) {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
 		})
+	}
+}
+
+// TestNoSocket: a directory in the place of a socket would keep its server from starting.
+func TestNoSocket(t *testing.T) {
+	_, err := ParseVolume("/no/such.sock:/x")
+	if err == nil || !strings.HasSuffix(err.Error(), "stat /no/such.sock: no such file or directory") {
+		t.Error(err)
 	}
 }

@@ -144,7 +144,11 @@ func checkKind(m specs.Mount, there fs.FileMode) error {
 // because a mistyped name would become an empty directory.
 func checkSource(src string) error {
 	_, err := os.Stat(src)
-	if os.IsNotExist(err) {
+	switch name := path.Base(src); {
+	case !os.IsNotExist(err):
+	case strings.Contains(src, "/~"):
+		return fmt.Errorf("%w; the shell replaces no ~ within quotes: $HOME stands for the home directory", err)
+	case !strings.HasSuffix(name, ".sock"): // a directory in the place of a socket keeps its server from starting
 		return fmt.Errorf("%w; for an empty directory: mkdir -p %s", err, src)
 	}
 	return err

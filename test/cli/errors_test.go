@@ -24,7 +24,7 @@ func TestCommandLine(t *testing.T) {
 		{"unknown flag of run", "run --gpu 1 IMAGE", 125, `there is no flag --gpu (did you mean --gpus?); berth run --help shows the usage`},
 		{"unknown flag of alloc", "alloc --frobnicate 1 true", 125, `there is no flag --frobnicate; berth alloc --help shows the usage`},
 		{"run's flag of alloc", "alloc --gpus 1 true", 125, `there is no flag --gpus: the request is the first word, as in berth alloc 2 -- python train.py; berth alloc --help shows the usage`},
-		{"a restart of what isn't detached", "run --restart always IMAGE true", 125, `restart policy always: only a detached task is started again`},
+		{"a restart of what isn't detached", "run --restart always IMAGE true", 125, `restart policy always: only a detached task (-d) is started again`},
 		{"little memory", "run --memory 1 IMAGE", 125, `memory of 1 bytes is too little to start in: at least 6m are needed`},
 		{"flag without its value", "run --gpus", 125, `flag needs an argument: --gpus; berth run --help shows the usage`},
 		{"no image", "run --gpus 1", 125, `run takes an image: berth run --gpus 1 IMAGE COMMAND; berth run --help shows the usage`},

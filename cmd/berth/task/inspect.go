@@ -173,7 +173,7 @@ func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 		return inspected{}, err
 	case errors.Is(absent, ledger.ErrNotFound):
 		// Not wrapped: the text has its advice, and ExitStatus must not add another.
-		return inspected{}, fmt.Errorf("%v, nor a lease or a container with one; berth ps -a and berth leases list them", err) //nolint:errorlint // see above
+		return inspected{}, fmt.Errorf("%v, nor a lease or a container with one; berth ps -a and berth leases list them, and berth images --json describes images", err) //nolint:errorlint // see above
 	case absent != nil:
 		return inspected{}, fmt.Errorf("inspect %q: %w", word, absent)
 	}

@@ -260,7 +260,7 @@ func printStatsFormatted(w io.Writer, format string, all []usage) error {
 		used, part, pids := u.formatCounts()
 		rows = append(rows, []string{
 			u.ID, u.ID, u.Name, percent(strconv.FormatFloat(u.CPU, 'f', 2, 64)), used, percent(part), "-",
-			formatBytes(u.BlockRead) + " / " + bytesText(u.BlockWritten), pids, percent(busy), memory,
+			formatBytes(u.BlockRead) + " / " + formatBytes(u.BlockWritten), pids, percent(busy), memory,
 		})
 	}
 	return output.PrintTableRows(w, format, columns, rows)

@@ -96,6 +96,8 @@ func imageAdvice(err error) string {
 		return "; check its address and port, and that it runs"
 	case errors.Is(err, image.ErrNotHere):
 		return "; berth pull pulls it, and berth images lists pulled images"
+	case errors.Is(err, image.ErrPlatform) && strings.Contains(err.Error(), "image is for linux/"+runtime.GOARCH+","):
+		return "; it is an image for this machine: leave out --platform"
 	case errors.Is(err, image.ErrPlatform):
 		return "; docker build --platform linux/" + runtime.GOARCH + " makes one for this machine, and --platform takes another one that there is"
 	case errors.Is(err, image.ErrUsed):

@@ -51,6 +51,7 @@ func TestExitStatus(t *testing.T) {
 		{"no driver", berth.ErrNoDriver, 1, berth.ErrNoDriver.Error() + "; load the NVIDIA driver, or set host.driver_root in /etc/berth/config.toml"},
 		{"no runtime", launcher.ErrNoRuntime, 1, "no OCI runtime; install crun or runc, or set runtime in /etc/berth/config.toml"},
 		{"no image", fmt.Errorf("x %w", image.ErrNoImage), 1, "x is no image; berth pull NAME pulls an image, and berth images lists pulled images"},
+		{"this platform", fmt.Errorf("image is for linux/%s, and linux/s390x is wanted%.0w", runtime.GOARCH, image.ErrPlatform), 1, "image is for linux/" + runtime.GOARCH + ", and linux/s390x is wanted; it is an image for this machine: leave out --platform"},
 		{"another platform", fmt.Errorf("image is for linux/s390x%.0w", image.ErrPlatform), 1, "image is for linux/s390x; docker build --platform linux/" + runtime.GOARCH + " makes one for this machine, and --platform takes another one that there is"},
 		{"no glibc", &rootfs.MissingInterpreter{Program: "/usr/bin/nvidia-smi", Interpreter: "/lib64/ld-linux-x86-64.so.2"}, 1, "command not found: /usr/bin/nvidia-smi needs /lib64/ld-linux-x86-64.so.2, which isn't in the image; use an image with glibc, such as one of Debian or Ubuntu"},
 		{"no musl", &rootfs.MissingInterpreter{Program: "/x", Interpreter: "/lib/ld-musl-x86_64.so.1"}, 1, "command not found: /x needs /lib/ld-musl-x86_64.so.1, which isn't in the image; use an image with musl, such as one of Alpine"},
