@@ -155,7 +155,10 @@ func (c *Config) decode(data []byte) error {
 	case errors.As(err, &bad):
 		line, column := bad.Position()
 		text := strings.TrimPrefix(bad.Error(), "toml: ")
-		text, _, _ = strings.Cut(text, " into struct field") // the rest names Go types
+		if _, goType, ok := strings.Cut(text, " into struct field"); ok {
+			_, goType, _ = strings.Cut(goType, " of type ")
+			text = "it is " + cmp.Or(map[string]string{"bool": "true or false", "string": "a text, in quotes", "int": "a number", "[]string": "a list of texts"}[goType], "of another type")
+		}
 		if key := strings.Join(bad.Key(), "."); key != "" {
 			text = key + ": " + text
 		}

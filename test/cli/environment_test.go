@@ -22,7 +22,7 @@ func TestConfiguration(t *testing.T) {
 	for _, c := range []struct{ name, text, why string }{
 		{"unknown key", "runtim = 'crun'", `line 1: unknown key "runtim" (did you mean runtime?)`},
 		{"unknown section", "[hosts]\nproc = '/proc'", `line 1: unknown key "hosts" (did you mean host?)`},
-		{"wrong type", "runtime = 5", `line 1, column 11: runtime: cannot decode TOML integer`},
+		{"wrong type", "runtime = 5", `line 1, column 11: runtime: it is a text, in quotes`},
 		{"broken", "runtime = 'crun", `line 1, column 15: unterminated literal string`},
 		{"relative path", "state = 'run'", `state: "run" is not an absolute path`},
 	} {
