@@ -82,9 +82,10 @@ func warnOfLostOutput(k backend.Tasks, id string) {
 func parseQuery(c *cli.Context, now time.Time) (q logs.Query, err error) {
 	q.Tail = -1
 	if n := c.String("tail"); n != "all" {
-		if q.Tail, err = strconv.Atoi(n); err != nil || q.Tail < 0 {
+		if q.Tail, err = strconv.Atoi(n); err != nil {
 			return q, fmt.Errorf("--tail %q is neither a number of lines nor all", n)
 		}
+		q.Tail = max(q.Tail, -1) // as docker and podman read it, for all
 	}
 	if q.Since, err = parseTime(c.String("since"), now); err != nil {
 		return q, fmt.Errorf("--since %w", err)

@@ -3,7 +3,22 @@ package task
 import (
 	"testing"
 	"time"
+
+	"github.com/berth-gpu/berth/cmd/berth/verbtest"
 )
+
+// TestTail: docker and podman take a negative number for all lines.
+func TestTail(t *testing.T) {
+	for typed, want := range map[string]int{"all": -1, "-1": -1, "-5": -1, "0": 0, "7": 7} {
+		c, err := verbtest.ParseFlags(t, LogsCommand().Flags, "--tail="+typed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q, err := parseQuery(c, time.Time{}); err != nil || q.Tail != want {
+			t.Errorf("--tail %s is %d, %v; want %d", typed, q.Tail, err, want)
+		}
+	}
+}
 
 func TestParseTime(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.FixedZone("here", 3600))
