@@ -28,7 +28,7 @@ FUZZTIME ?= 20s
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-storms test-upgrade test-engines test-gangs gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
+.PHONY: help build demo demo-plan test test-storms test-upgrade test-engines test-gangs gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,10 +42,16 @@ build: ## bin/berth, and the programs beside it; needs Go and a C compiler
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-monitor ./cmd/berth-monitor
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-containerd ./cmd/berth-containerd
 
-demo: deps build image ## twelve containers share eight GPUs (simulated ones, if there are no others)
-	@# NVIDIA's own user-space driver, if Debian's archive can be reached; stubs serve as well.
-	@test -e /proc/driver/nvidia/version || $(GO) run ./test/simnode fetch >/dev/null 2>&1 || true
+demo: demo-plan deps build image ## twelve containers share eight GPUs (simulated ones, if there are no others)
+	@test -e /proc/driver/nvidia/version || { \
+		echo "3. NVIDIA's user-space driver from Debian's archive; without it stubs serve as well"; \
+		$(GO) run ./test/simnode fetch >/dev/null 2>&1 || true; }
+	@echo '4. the demo'
 	@$(GO) run ./test/demo
+
+demo-plan:
+	@echo 'The first time this takes about three minutes, for: 1. the programs of berth, 2. a Debian image,'
+	@echo "3. files for simulated GPUs, if there are no others, 4. the demo itself. It begins with 1."
 
 test: deps build image ## all tests, as root the root ones too; with ALL=1 on every runtime and version of cgroups
 	@env --default-signal BERTH_TEST_ALL=$(ALL) BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p $(PARALLEL) -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
