@@ -33,7 +33,7 @@ type Config struct {
 	// Data is the directory of the files that outlive a reboot: driver files, images, the event log.
 	Data string `toml:"data"`
 	// Runtime is the real OCI runtime, a path or a name in PATH. "" means crun,
-	// or else runc.
+	// or runc where crun is missing or refuses the host.
 	Runtime string `toml:"runtime"`
 	// Berth is the path of the berth command, for programs that run it.
 	Berth string `toml:"berth"`

@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/spec"
 )
@@ -64,7 +63,7 @@ func (h *host) findRuntime(asked string) (string, error) {
 		return "", fmt.Errorf("%w: there is no %s in %s", ErrNoRuntime, asked, ociruntime.Programs)
 	}
 	first, second := ociruntime.LookUp("crun"), ociruntime.LookUp("runc")
-	if second != "" && !h.crunWorks() {
+	if second != "" && !h.Cgroups.CrunWorks(h.MayExceedLimits() || h.Memlock == unix.RLIM_INFINITY) {
 		return second, nil
 	}
 	if first == "" {
@@ -74,12 +73,4 @@ func (h *host) findRuntime(asked string) (string, error) {
 		return "", fmt.Errorf("%w: neither crun nor runc is installed", ErrNoRuntime)
 	}
 	return first, nil
-}
-
-// crunWorks reports whether all supported versions of crun work on this machine. crun refuses a
-// hybrid of cgroup v1 and v2. Before 1.9 it raises the memlock limit to load device rules on v2, which
-// needs CAP_SYS_RESOURCE.
-func (h *host) crunWorks() bool {
-	mayLift := h.MayExceedLimits() || h.Memlock == unix.RLIM_INFINITY
-	return !h.Cgroups.Hybrid && (h.Cgroups.Version == cgroup.V1 || mayLift)
 }

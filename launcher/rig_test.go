@@ -288,9 +288,9 @@ func mayLiftMemlock(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := host{Host: given}
-	h.Cgroups.Version = cgroup.V2
-	return h.crunWorks()
+	tree := given.Cgroups
+	tree.Version = cgroup.V2
+	return tree.CrunWorks(given.MayExceedLimits() || given.Memlock == unix.RLIM_INFINITY)
 }
 
 func newRig(t *testing.T, k kind) rig {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
 // TestEmptyEnvironment: a program that was started without an environment passes none to the real
@@ -52,5 +54,21 @@ func TestRuntimeFromBrokenConfiguration(t *testing.T) {
 				t.Errorf("got %v, want %s first", all, tt.want)
 			}
 		})
+	}
+}
+
+// TestRuntimeOfHost: crun refuses a host with cgroups of both versions.
+func TestRuntimeOfHost(t *testing.T) {
+	hybrid := cgroup.Hierarchy{Version: cgroup.V1, Hybrid: true}
+	for first, got := range map[string][]string{
+		"runc": orderRuntimes(hybrid, nil),
+		"crun": orderRuntimes(cgroup.Hierarchy{Version: cgroup.V1}, nil),
+	} {
+		if len(got) != 2 || got[0] != first {
+			t.Errorf("%v, want %s first", got, first)
+		}
+	}
+	if got := orderRuntimes(cgroup.Hierarchy{}, cgroup.ErrNone); got[0] != "crun" {
+		t.Errorf("without cgroups: %v", got)
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // These tests run the program on a host of their own: a mount namespace whose /etc, /run
-// and /usr/local/sbin hold nothing but two runtimes that print their command line.
+// and /usr/local/sbin hold nothing but two runtimes that print their command line, and whose cgroups are of one version.
 
 const searchPath = "PATH=/run/bin"
 
@@ -31,6 +31,9 @@ func newHost(t *testing.T, config string) {
 	for _, dir := range []string{"/etc", "/run", "/usr/local/sbin"} {
 		check(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"))
 	}
+	if hybrid := "/sys/fs/cgroup/unified"; isDir(hybrid) {
+		check(t, unix.Mount("tmpfs", hybrid, "tmpfs", 0, ""))
+	}
 	for _, name := range []string{"/run/bin/runc", "/run/bin/crun", "/run/other/runc", "/usr/local/sbin/runc", "/usr/local/sbin/crun"} {
 		write(t, name, "#!/bin/sh\nprintf '%s|' \"$0\" \"$@\"\n")
 		check(t, os.Chmod(name, 0o755))
@@ -38,6 +41,11 @@ func newHost(t *testing.T, config string) {
 	if config != noConfig {
 		write(t, berth.ConfigPath, config)
 	}
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 const noConfig = "no configuration"

@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 
 	"github.com/berth-gpu/berth/hook/wrapper"
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// listRuntimes returns the configured runtime, or else the first installed one, followed by
+// listRuntimes returns the configured runtime, or else an installed one that works on this host, followed by
 // the other installed runtimes, whose containers may still exist. If the configuration cannot
 // be used, the error is returned beside the installed runtimes, and the configured runtime if
 // it could be read.
@@ -23,13 +25,21 @@ func (s *settings) listRuntimes() ([]wrapper.Runtime, error) {
 		}
 		all = append(all, newRuntime(path))
 	}
-	for _, name := range []string{"crun", "runc"} {
+	for _, name := range orderRuntimes(cgroup.Detect(s.config.Host.Cgroup)) {
 		path, missing := findProgram(name)
 		if missing == nil && (len(all) == 0 || all[0].Path != path) {
 			all = append(all, newRuntime(path))
 		}
 	}
 	return all, err
+}
+
+// orderRuntimes prefers crun where it works, as berth run does. It also does if the cgroups can't be detected.
+func orderRuntimes(h cgroup.Hierarchy, err error) []string {
+	if err == nil && !h.CrunWorks(process.MayLiftMemlock("/proc")) {
+		return []string{"runc", "crun"}
+	}
+	return []string{"crun", "runc"}
 }
 
 // findProgram looks for a program in PATH. Without a PATH, which podman leaves out for its

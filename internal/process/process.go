@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -150,4 +151,19 @@ func Mask(status, name string) (uint64, error) {
 		}
 	}
 	return 0, fmt.Errorf("status of a process has no %s", name)
+}
+
+// MayLiftMemlock reports whether this process can lift its limit of locked memory. proc is the procfs; a status file that
+// can't be read counts as yes.
+func MayLiftMemlock(proc string) bool {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err == nil && limit.Max == unix.RLIM_INFINITY {
+		return true
+	}
+	text, err := smallfile.String(filepath.Join(proc, "self/status"))
+	if err != nil {
+		return true
+	}
+	mask, err := Mask(text, "CapEff")
+	return err != nil || mask&(1<<unix.CAP_SYS_RESOURCE) != 0
 }

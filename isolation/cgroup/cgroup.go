@@ -78,6 +78,12 @@ func Detect(mount string) (Hierarchy, error) {
 	return Hierarchy{Version: V1, Root: devices, Mount: mount, Controller: "devices", Hybrid: hybrid}, nil
 }
 
+// CrunWorks reports whether all supported versions of crun work on this machine. crun refuses a hybrid of cgroup v1
+// and v2. Before 1.9 it raises the memlock limit to load device rules on v2, which needs CAP_SYS_RESOURCE.
+func (h Hierarchy) CrunWorks(mayLiftMemlock bool) bool {
+	return !h.Hybrid && (h.Version == V1 || mayLiftMemlock)
+}
+
 // fsType returns the magic number of the file system at path, 0 if there is none.
 func fsType(path string) int64 {
 	var st unix.Statfs_t

@@ -169,3 +169,20 @@ func FuzzPredictPath(f *testing.F) {
 		}
 	})
 }
+
+func TestCrunWorks(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		h          Hierarchy
+		lift, want bool
+	}{
+		{"v1", Hierarchy{Version: V1}, false, true},
+		{"hybrid", Hierarchy{Version: V1, Hybrid: true}, true, false},
+		{"v2", Hierarchy{Version: V2}, true, true},
+		{"v2, limited memory", Hierarchy{Version: V2}, false, false},
+	} {
+		if got := tt.h.CrunWorks(tt.lift); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/gpu/topology"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -235,7 +236,7 @@ func (e *examination) checkLockedMemory(r *report) error {
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
 		return fmt.Errorf("read the limit of locked memory: %w", err)
 	}
-	decideLockedMemory(r, mayLiftMemlock(e.host.ProcPath("self/status")), limit.Max)
+	decideLockedMemory(r, process.MayLiftMemlock(e.host.ProcPath("")), limit.Max)
 	return nil
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/berth-gpu/berth/hook/setup"
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/spec"
@@ -37,6 +36,9 @@ func (e *examination) checkRuntime(r *report) error {
 	f := runtimeFacts{asked: e.Config.Runtime, path: e.Find(e.Config.Runtime)}
 	if f.asked == "" {
 		f.path = cmp.Or(e.Find("crun"), e.Find("runc"))
+		if h, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil && !h.CrunWorks(process.MayLiftMemlock(e.host.ProcPath(""))) {
+			f.path = cmp.Or(e.Find("runc"), f.path)
+		}
 	}
 	f.isBerth = isSameFile(f.path, e.besideHook("berth-runtime"))
 	decideRuntime(r, f)
@@ -94,7 +96,7 @@ func (e *examination) checkRuntimeVersion(r *report) error {
 	if e.runtime == "" {
 		return nil // reported by runtime.program
 	}
-	f := versionFacts{path: e.runtime, hasRunc: e.Find("runc") != "", mayLiftMemlock: mayLiftMemlock(e.host.ProcPath("self/status"))}
+	f := versionFacts{path: e.runtime, hasRunc: e.Find("runc") != "", mayLiftMemlock: process.MayLiftMemlock(e.host.ProcPath(""))}
 	words := []string{e.runtime, "--version"}
 	if isKnownRuntime(e.runtime) {
 		words = []string{e.runtime, "--root", "/", "--version"} // crun makes its state directory even so
@@ -146,22 +148,6 @@ func parseRuntimeVersion(output string) (name, version string) {
 		return f[0], f[2]
 	}
 	return "", ""
-}
-
-// mayLiftMemlock reports whether this process can lift its limit of locked memory, as crun
-// before 1.9 does before it loads device rules. status is the process's status file; an
-// unreadable one counts as yes.
-func mayLiftMemlock(status string) bool {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err == nil && limit.Max == unix.RLIM_INFINITY {
-		return true
-	}
-	text, err := smallfile.String(status)
-	if err != nil {
-		return true
-	}
-	mask, err := process.Mask(text, "CapEff")
-	return err != nil || mask&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // checkLauncherRuntime looks for the runtime of berth run, which isn't searched in PATH.
