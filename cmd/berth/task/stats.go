@@ -243,10 +243,17 @@ func printStats(w io.Writer, all []usage, width int) error {
 // printStatsFormatted prints tasks by a template of --format, with docker's fields and those of the devices.
 func printStatsFormatted(w io.Writer, format string, all []usage) error {
 	columns := []output.Column{
-		{Name: "ID", Heading: "CONTAINER ID"}, {Name: "Container", Heading: "CONTAINER"}, {Name: "Name", Heading: "NAME"},
-		{Name: "CPUPerc", Heading: "CPU %"}, {Name: "MemUsage", Heading: "MEM USAGE / LIMIT"}, {Name: "MemPerc", Heading: "MEM %"},
-		{Name: "NetIO", Heading: "NET I/O"}, {Name: "BlockIO", Heading: "BLOCK I/O"}, {Name: "PIDs", Heading: "PIDS"},
-		{Name: "GPUPerc", Heading: "GPU %"}, {Name: "GPUMemUsage", Heading: "GPU MEM USAGE / LIMIT"},
+		{Name: "ID", Heading: "CONTAINER ID"},
+		{Name: "Container", Heading: "CONTAINER"},
+		{Name: "Name", Heading: "NAME"},
+		{Name: "CPUPerc", Heading: "CPU %"},
+		{Name: "MemUsage", Heading: "MEM USAGE / LIMIT"},
+		{Name: "MemPerc", Heading: "MEM %"},
+		{Name: "NetIO", Heading: "NET I/O"},
+		{Name: "BlockIO", Heading: "BLOCK I/O"},
+		{Name: "PIDs", Heading: "PIDS"},
+		{Name: "GPUPerc", Heading: "GPU %"},
+		{Name: "GPUMemUsage", Heading: "GPU MEM USAGE / LIMIT"},
 	}
 	percent := func(number string) string {
 		if number == "-" {
