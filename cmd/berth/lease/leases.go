@@ -87,6 +87,9 @@ func listLeases(c *cli.Context, view ledger.View) (leaseList, error) {
 	conf, err := verb.LoadConfig(c)
 	list := leaseList{Leases: []listedLease{}, Queue: view.Queue}
 	for _, l := range view.Leases {
+		if wasAborted(l) {
+			continue
+		}
 		one := listedLease{Status: l}
 		if t, err := backend.TaskStore(conf).Task(l.Owner.Container); l.Owner.EntryPoint == "run" && err == nil {
 			one.Ends = output.TimeOrNil(t.Deadline())
@@ -94,6 +97,12 @@ func listLeases(c *cli.Context, view ledger.View) (leaseList, error) {
 		list.Leases = append(list.Leases, one)
 	}
 	return list, err
+}
+
+// wasAborted reports whether a lease is left of a berth run that was killed before its container was recorded: there is no
+// task of it, and its devices are free.
+func wasAborted(l ledger.Status) bool {
+	return l.Owner.EntryPoint == "run" && l.State == ledger.Reserved && l.Phase == ledger.Ended
 }
 
 // print prints a table, and below it the notes on single leases, both narrowed to a terminal of so many columns; 0 is

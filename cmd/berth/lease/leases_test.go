@@ -131,3 +131,23 @@ func leaseOf(id string, live bool, since time.Time, devices ...gpu.Device) ledge
 		Owner: ledger.Owner{EntryPoint: "run", Name: "trainer", UID: 0},
 	}}
 }
+
+// TestAborted: a killed launch is no holder that anybody knows; other leases are shown until they are freed.
+func TestAborted(t *testing.T) {
+	status := func(door string, state ledger.State, phase ledger.Phase) ledger.Status {
+		return ledger.Status{Lease: ledger.Lease{State: state, Owner: ledger.Owner{EntryPoint: door}}, Phase: phase}
+	}
+	for _, tt := range []struct {
+		l    ledger.Status
+		want bool
+	}{
+		{status("run", ledger.Reserved, ledger.Ended), true},
+		{status("run", ledger.Reserved, ledger.Starting), false},
+		{status("run", ledger.Bound, ledger.Ended), false},
+		{status("alloc", ledger.Reserved, ledger.Ended), false},
+	} {
+		if got := wasAborted(tt.l); got != tt.want {
+			t.Errorf("%s, %s, %s: %t", tt.l.Owner.EntryPoint, tt.l.State, tt.l.Phase, got)
+		}
+	}
+}
