@@ -87,7 +87,7 @@ func TestLostLedgerOfCommands(t *testing.T) {
 	hold(1, append([]string{"env", "LARGE=" + strings.Repeat("x", 1<<16)}, wait...)...)
 	hold(1, append([]string{"env", "-i", "unshare", "--mount"}, wait...)...)
 	hold(1, append([]string{"setpriv", "--reuid", "4711", "--clear-groups", "env", "BERTH_DEVICES=" + all}, wait...)...)
-	hold(3, append([]string{n.Berth, "run", "--gpus", "1", imagePath(t, "busybox")}, wait...)...)
+	hold(3, append([]string{n.Berth, "run", "--gpus", "1", rig.ImagePath(t, "busybox")}, wait...)...)
 	before := leasedDevices(n.Leases(t))
 	n.Do(t, "rm", "-rf", "/run/berth")
 	if said := n.Run(t, n.Command(n.Berth, "repair")); said.Code != 0 || !strings.Contains(said.Err, "; rebuilt with 4 leases\n") {
