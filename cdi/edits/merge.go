@@ -75,6 +75,9 @@ func (e *Edits) mergeFrom(o Edits) error {
 // mergeByKey takes time in proportion to what it joins: a container of many slices has
 // hundreds of nodes.
 func mergeByKey[T any](a, b []T, key func(T) string) ([]T, error) {
+	if len(b) == 0 {
+		return a, nil
+	}
 	all := slices.Clone(a)
 	first := make(map[string]int, len(a)+len(b))
 	for i, v := range all {
@@ -112,6 +115,9 @@ func mergeMaps(what string, a, b map[string]string) (map[string]string, error) {
 }
 
 func mergeSets[T comparable](a, b []T) []T {
+	if len(b) == 0 {
+		return a
+	}
 	all := slices.Clone(a)
 	for _, v := range b {
 		if !slices.Contains(all, v) {
