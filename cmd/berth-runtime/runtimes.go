@@ -26,8 +26,13 @@ func (s *settings) listRuntimes() ([]wrapper.Runtime, error) {
 		all = append(all, newRuntime(path))
 	}
 	for _, name := range orderRuntimes(cgroup.Detect(s.config.Host.Cgroup)) {
-		path, missing := findProgram(name)
-		if missing == nil && (len(all) == 0 || all[0].Path != path) {
+		if len(all) > 0 {
+			if all[0].Name != name { // two of one name have the same containers
+				other := newRuntime(name)
+				other.Path, other.Find = "", func() (string, error) { return findProgram(name) }
+				all = append(all, other)
+			}
+		} else if path, missing := findProgram(name); missing == nil {
 			all = append(all, newRuntime(path))
 		}
 	}

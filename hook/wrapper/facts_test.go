@@ -153,6 +153,19 @@ func TestChooseRuntime(t *testing.T) {
 			}
 		})
 	}
+	// A runtime is looked for only if it has the container.
+	for line, want := range map[string]string{"kill old KILL": "/found", "kill new KILL": "/runc", "create c1": "/runc"} {
+		looked := false
+		crun.Path, crun.Find = "", func() (string, error) { looked = true; return "/found", nil }
+		got, err := chooseRuntime([]Runtime{runc, crun}, parseArgs(append([]string{""}, strings.Fields(line)...)))
+		if err != nil || got.Path != want || looked != (want == "/found") {
+			t.Errorf("%s: got %s (%v), want %s; looked for the other: %v", line, got.Path, err, want, looked)
+		}
+	}
+	crun.Find = func() (string, error) { return "", fs.ErrNotExist }
+	if got, err := chooseRuntime([]Runtime{runc, crun}, parseArgs([]string{"", "kill", "old", "KILL"})); err != nil || got.Path != "/runc" {
+		t.Errorf("the runtime that made the container isn't installed: got %s (%v)", got.Path, err)
+	}
 	if _, err := chooseRuntime(nil, call{}); err == nil {
 		t.Error("no runtime is no error")
 	}

@@ -13,8 +13,10 @@ type Runtime struct {
 	// Name is "runc" or "crun", which decides on the layout of the state directory.
 	// Any other program counts as runc.
 	Name string
-	// Path of the program, absolute.
+	// Path of the program, absolute. If it is empty, Find looks for the program: only a runtime
+	// that has made the container is looked for.
 	Path string
+	Find func() (string, error)
 	// Root is the state directory that the runtime uses without --root.
 	Root string
 }
@@ -58,16 +60,23 @@ func (r Runtime) hasContainer(root, id string) bool {
 	return err == nil
 }
 
-// chooseRuntime returns the runtime that made the container of the call. If no runtime has made it,
-// the first runtime is chosen. All words of the call are tried as the id, because a word after an
-// unknown flag may be the flag's value.
+// chooseRuntime returns the runtime that made the container of the call. If no installed runtime has
+// made it, the first runtime is chosen. All words of the call are tried as the id, because a word after
+// an unknown flag may be the flag's value.
 func chooseRuntime(all []Runtime, c call) (Runtime, error) {
 	if len(all) == 0 {
 		return Runtime{}, errors.New("no OCI runtime is configured, and neither crun nor runc is in PATH: install one, or set runtime in berth's configuration")
 	}
 	for _, r := range all {
 		for _, word := range c.words {
-			if len(all) > 1 && r.hasContainer(r.stateDir(c), word) {
+			if len(all) == 1 || !r.hasContainer(r.stateDir(c), word) {
+				continue
+			}
+			var missing error
+			if r.Path == "" {
+				r.Path, missing = r.Find()
+			}
+			if missing == nil {
 				return r, nil
 			}
 		}
