@@ -21,9 +21,18 @@ const Tick = time.Second / 100
 // times in procfs. Source: time_namespaces(7).
 type BootOffset time.Duration
 
-// ReadBootOffset reads the offset from procfs mounted at proc. It is 0 on kernels without time namespaces. The kernel
-// shows the offsets of the namespace for children: it is an error if this process itself is in another one.
+// firstTimeNamespace is the machine's first time namespace, which has no offset: TIME_NS_INIT_INO of the kernel's
+// linux/nsfs.h.
+const firstTimeNamespace = "time:[4026531834]"
+
+// ReadBootOffset reads the offset from procfs mounted at proc. It is 0 in the first time namespace and on kernels
+// without time namespaces. The kernel shows the offsets of the namespace for children: it is an error if this process
+// itself is in another one.
 func ReadBootOffset(proc string) (BootOffset, error) {
+	own, unknown := os.Readlink(proc + "/self/ns/time")
+	if own == firstTimeNamespace {
+		return 0, nil
+	}
 	path := proc + "/self/timens_offsets"
 	text, err := smallfile.String(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -32,9 +41,8 @@ func ReadBootOffset(proc string) (BootOffset, error) {
 	if err != nil {
 		return 0, err
 	}
-	own, err := os.Readlink(proc + "/self/ns/time")
-	children, err2 := os.Readlink(proc + "/self/ns/time_for_children")
-	if err := errors.Join(err, err2); err != nil {
+	children, err := os.Readlink(proc + "/self/ns/time_for_children")
+	if err := errors.Join(unknown, err); err != nil {
 		// Not fs.ErrNotExist: it says nothing about the process that is asked for.
 		return 0, fmt.Errorf("read the own time namespace: %v", err) //nolint:errorlint // see above
 	}

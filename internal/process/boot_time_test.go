@@ -33,20 +33,30 @@ func TestHostTicks(t *testing.T) {
 
 // TestNamespaceForChildren: the offset of the namespace that only children will be in isn't taken for the own one.
 func TestNamespaceForChildren(t *testing.T) {
-	for children, want := range map[string]bool{"time:[1]": true, "time:[2]": false} {
+	const first, second, third = "time:[4026531834]", "time:[1]", "time:[2]"
+	for _, tt := range []struct {
+		own, children string
+		want          time.Duration
+		fails         bool
+	}{
+		{second, second, 100 * time.Second, false},
+		{second, third, 0, true},
+		{first, first, 0, false},
+		{first, second, 0, false}, // the first namespace has no offset, whatever children get
+	} {
 		proc := t.TempDir()
 		self := filepath.Join(proc, "self")
 		if err := errors.Join(
 			os.MkdirAll(self+"/ns", 0o755),
 			os.WriteFile(self+"/timens_offsets", []byte("monotonic 0 0\nboottime 100 0\n"), 0o600),
-			os.Symlink("time:[1]", self+"/ns/time"),
-			os.Symlink(children, self+"/ns/time_for_children"),
+			os.Symlink(tt.own, self+"/ns/time"),
+			os.Symlink(tt.children, self+"/ns/time_for_children"),
 		); err != nil {
 			t.Fatal(err)
 		}
 		got, err := ReadBootOffset(proc)
-		if (err == nil) != want || want && got != BootOffset(100*time.Second) {
-			t.Errorf("children in %s: %v, %v", children, got, err)
+		if (err != nil) != tt.fails || got != BootOffset(tt.want) {
+			t.Errorf("own %s, children in %s: %v, %v", tt.own, tt.children, got, err)
 		}
 	}
 }
