@@ -38,6 +38,8 @@ type creation struct {
 	node   Node
 	owner  ledger.Owner
 	lease  *ledger.Lease
+	// process is this process, as far as the ledger has read it for a new lease.
+	process ledger.Process
 	// outer is the path of the outer cgroup, "" if the container has none.
 	outer string
 	// fromNVIDIA is set if the spec has additions of NVIDIA's tools that berth removes.
@@ -263,7 +265,7 @@ func (n *creation) rewriteBundle(ctx context.Context, req request.Request, asked
 		if err != nil {
 			return err
 		}
-		n.lease = &lease
+		n.lease, n.process = &lease, lease.Owner.Process
 	}
 	// After the lease is taken: of two with leases that are created at once, one sees the other.
 	// A container without a lease that was checked before, and has no process yet, isn't seen.

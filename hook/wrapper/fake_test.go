@@ -100,9 +100,12 @@ func (n *fakeNode) IdentifyDevices(_ context.Context, nodes []specs.LinuxDevice)
 func (n *fakeNode) Acquire(_ context.Context, a ledger.Ask) (ledger.Lease, error) {
 	n.say("acquire %s for %s", a.Request, a.Owner.Container)
 	l := ledger.Lease{ID: "00000000000a", State: ledger.Reserved, Request: a.Request.String(), Owner: a.Owner}
-	l.Owner.Process.PID = os.Getpid()
 	if n.AcquireErr != "" {
 		return ledger.Lease{}, errors.New(n.AcquireErr)
+	}
+	var err error
+	if l.Owner.Process, err = readOwnProcess(); err != nil {
+		return ledger.Lease{}, err
 	}
 	return l, n.save(ledger.Status{Lease: l})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	processes "github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // makerAnnotation is in every bundle that the wrapper has rewritten. It identifies the
@@ -15,21 +16,30 @@ import (
 const makerAnnotation = "dev.berth.maker"
 
 // writeSpec rewrites the bundle, with the maker annotation in it.
-func (n *creation) writeSpec(spec *specs.Spec) error {
-	start, err := processes.Start("/proc", os.Getpid())
-	if err != nil {
-		return fmt.Errorf("read this process's start time: %w", err)
-	}
-	namespace, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		return fmt.Errorf("read this process's pid namespace: %w", err)
+func (n *creation) writeSpec(spec *specs.Spec) (err error) {
+	me := n.process
+	if me.PID == 0 {
+		if me, err = readOwnProcess(); err != nil {
+			return err
+		}
 	}
 	if spec.Annotations == nil {
 		spec.Annotations = map[string]string{}
 	}
 	key := containerKey(n.rt.Name, absolutePath(n.rt.stateDir(n.call)), n.id)
-	spec.Annotations[makerAnnotation] = fmt.Sprintf("%s %d %d %s", key, os.Getpid(), start, namespace)
+	spec.Annotations[makerAnnotation] = fmt.Sprintf("%s %d %d pid:[%d]", key, me.PID, me.Start, me.Namespace)
 	return n.bundle.Write(spec)
+}
+
+func readOwnProcess() (me ledger.Process, err error) {
+	me.PID = os.Getpid()
+	if me.Start, err = processes.Start("/proc", me.PID); err != nil {
+		return me, fmt.Errorf("read this process's start time: %w", err)
+	}
+	if me.Namespace, err = processes.Namespace("/proc", me.PID); err != nil {
+		return me, fmt.Errorf("read this process's pid namespace: %w", err)
+	}
+	return me, nil
 }
 
 // containerKey identifies a container. Ids are unique only within a runtime's state
