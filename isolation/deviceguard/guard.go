@@ -79,12 +79,12 @@ func (g *Guard) Close() error { return errors.Join(g.program.Close(), g.maps.Clo
 // rules. If this program is attached already, only the rules change. Another version of it is
 // replaced in one step, so that nothing is open in between.
 func Install(root string, r Rules) (err error) {
-	dir, err := os.Open(root)
+	dir, err := openDir(root)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
-	old, err := findAttached(dir)
+	defer func() { err = errors.Join(err, unix.Close(dir)) }()
+	old, err := findAttached(dir, root)
 	if err != nil && !errors.Is(err, ErrOff) {
 		return err
 	}
@@ -104,7 +104,7 @@ func Install(root string, r Rules) (err error) {
 		}
 	}
 	options := link.RawAttachProgramOptions{
-		Target: int(dir.Fd()), Program: next.program, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI,
+		Target: dir, Program: next.program, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI,
 	}
 	if old != nil {
 		options.Anchor = link.ReplaceProgram(old.program)
@@ -117,12 +117,12 @@ func Install(root string, r Rules) (err error) {
 
 // Remove detaches the program. It is no error if none is attached.
 func Remove(root string) (err error) {
-	dir, err := os.Open(root)
+	dir, err := openDir(root)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
-	g, err := findAttached(dir)
+	defer func() { err = errors.Join(err, unix.Close(dir)) }()
+	g, err := findAttached(dir, root)
 	if errors.Is(err, ErrOff) {
 		return nil
 	}
@@ -130,7 +130,7 @@ func Remove(root string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
-	err = link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(dir.Fd()), Program: g.program, Attach: ebpf.AttachCGroupDevice})
+	err = link.RawDetachProgram(link.RawDetachProgramOptions{Target: dir, Program: g.program, Attach: ebpf.AttachCGroupDevice})
 	if err != nil {
 		return fmt.Errorf("detach device guard from %s: %w", root, err)
 	}
@@ -140,22 +140,32 @@ func Remove(root string) (err error) {
 // Open returns the program that is attached to the root of the cgroup v2 tree. The error Is ErrOff
 // if there is none.
 func Open(root string) (g *Guard, err error) {
-	dir, err := os.Open(root)
+	dir, err := openDir(root)
 	if err != nil {
 		return nil, err
 	}
-	g, err = findAttached(dir)
-	return g, errors.Join(err, dir.Close())
+	g, err = findAttached(dir, root)
+	return g, errors.Join(err, unix.Close(dir))
 }
 
-// findAttached returns the guard that is attached to this cgroup itself.
-func findAttached(dir *os.File) (*Guard, error) {
-	attached, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: ebpf.AttachCGroupDevice})
+// openDir opens a directory without an os.File, for which Go's runtime would set up its poller: each
+// start of a container opens two.
+func openDir(path string) (int, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// findAttached returns the guard that is attached to this cgroup itself, the directory root.
+func findAttached(dir int, root string) (*Guard, error) {
+	attached, err := link.QueryPrograms(link.QueryOptions{Target: dir, Attach: ebpf.AttachCGroupDevice})
 	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, os.ErrPermission) {
 		err = errors.Join(ErrUnavailable, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list device programs of %s: %w", dir.Name(), err)
+		return nil, fmt.Errorf("list device programs of %s: %w", root, err)
 	}
 	for _, a := range attached.Programs {
 		program, err := ebpf.NewProgramFromID(a.ID)
