@@ -37,6 +37,9 @@ func Layout(h gpu.Host) ([]MIG, error) {
 	for _, minor := range gpus {
 		m := MIG{Minor: minor}
 		dir := root + "/gpu" + strconv.Itoa(minor) + "/mig"
+		if hasNoDirectories(dir) {
+			continue
+		}
 		gis, err := listNumbered(dir, "gi")
 		if err != nil {
 			return nil, err
@@ -53,6 +56,14 @@ func Layout(h gpu.Host) ([]MIG, error) {
 		}
 	}
 	return layout, nil
+}
+
+// hasNoDirectories reports whether a directory has no directories in it, as the mig of a GPU without
+// instances. It takes one system call; listing takes four, for each GPU at each container start. procfs counts
+// the directories in its st_nlink, as "." and ".." do elsewhere.
+func hasNoDirectories(dir string) bool {
+	var st unix.Stat_t
+	return unix.Stat(dir, &st) == nil && st.Nlink == 2
 }
 
 // listNumbered lists the N of the entries prefixN in a directory, ascending. A directory that is
