@@ -1,10 +1,7 @@
 package gpu
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -23,21 +20,25 @@ const maxMajors = 1 << 20
 
 // ReadMajors reads the host's list of character majors.
 func ReadMajors(h Host) ([]Major, error) {
-	list, err := smallfile.Read(h.ProcPath("devices"), maxMajors)
+	path := h.ProcPath("devices")
+	list, err := smallfile.Read(path, maxMajors)
 	if err != nil {
 		return nil, fmt.Errorf("read the host's majors: %w", err)
 	}
-	return ParseDevices(bytes.NewReader(list))
+	majors, err := ParseDevices(string(list))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return majors, nil
 }
 
 // ParseDevices reads the character devices of /proc/devices, in its order. The
 // block devices that follow are left alone.
-func ParseDevices(r io.Reader) ([]Major, error) {
+func ParseDevices(text string) ([]Major, error) {
 	var majors []Major
 	char := false
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		line := strings.TrimSpace(lines.Text())
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
 		switch {
 		case line == "":
 		case strings.HasSuffix(line, "devices:"):
@@ -49,9 +50,6 @@ func ParseDevices(r io.Reader) ([]Major, error) {
 			}
 			majors = append(majors, m)
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read list of majors: %w", err)
 	}
 	return majors, nil
 }

@@ -2,13 +2,12 @@ package gpu_test
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
 )
 
 func ExampleParseDevices() {
-	majors, err := gpu.ParseDevices(strings.NewReader("Character devices:\n  1 mem\n195 nvidia\n509 nvidia-uvm\n"))
+	majors, err := gpu.ParseDevices("Character devices:\n  1 mem\n195 nvidia\n509 nvidia-uvm\n")
 	if err != nil {
 		fmt.Println(err)
 	}

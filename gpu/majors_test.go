@@ -23,11 +23,10 @@ func TestParseDevices(t *testing.T) {
 		{name: "no number", text: "Character devices:\nnvidia\n", wantErr: `parse line "nvidia"`},
 		{name: "no name", text: "Character devices:\n195\n", wantErr: `parse line "195"`},
 		{name: "number too large", text: "Character devices:\n4294967296 nvidia\n", wantErr: "want a number and a name"},
-		{name: "line too long", text: "Character devices:\n1 " + strings.Repeat("x", 1<<17), wantErr: "read list of majors"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := ParseDevices(strings.NewReader(tt.text))
+			got, err := ParseDevices(tt.text)
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 					t.Fatalf("error %v, want %q", err, tt.wantErr)
@@ -73,7 +72,7 @@ func FuzzParseDevices(f *testing.F) {
 	f.Add("Character devices:\n  1 mem\n195 nvidia\n\nBlock devices:\n  8 sd\n")
 	f.Add("Character devices:\n195  \n")
 	f.Fuzz(func(t *testing.T, text string) {
-		majors, err := ParseDevices(strings.NewReader(text))
+		majors, err := ParseDevices(text)
 		if err != nil && majors != nil {
 			t.Errorf("majors %v beside error %v", majors, err)
 		}

@@ -102,10 +102,7 @@ func hostileRules() map[string][]edits.Rule {
 // realHost is this machine, with an additional accelerator driver that isn't loaded.
 func realHost(t *testing.T) Host {
 	t.Helper()
-	f, err := os.Open("/proc/devices")
-	testutil.Must(t, err)
-	defer f.Close()
-	majors, err := gpu.ParseDevices(f)
+	majors, err := gpu.ReadMajors(gpu.Host{})
 	testutil.Must(t, err)
 	return Host{Majors: append(majors, gpu.Major{Number: 195, Name: "nvidia"}, gpu.Major{Number: 508, Name: "nvidia-uvm"})}
 }

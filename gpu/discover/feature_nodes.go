@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -30,7 +29,7 @@ func listFeatureNodes(h gpu.Host) ([]gpu.FeatureNode, error) {
 	if err != nil || paths == nil {
 		return nil, err
 	}
-	majors, err := driver.Majors(h)
+	majors, err := gpu.ReadMajors(h)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@
 package driver
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -69,20 +68,6 @@ func isVersion(word string) bool {
 		}
 	}
 	return true
-}
-
-// Majors lists the character majors of the kernel, those of other drivers too.
-func Majors(h gpu.Host) ([]gpu.Major, error) {
-	path := h.ProcPath("devices")
-	data, err := smallfile.Read(path, 1<<16)
-	if err != nil {
-		return nil, err
-	}
-	majors, err := gpu.ParseDevices(bytes.NewReader(data))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return majors, nil
 }
 
 // Addresses lists the PCI addresses of the GPUs that the kernel module drives, sorted: the names

@@ -47,7 +47,7 @@ func Plan(h gpu.Host) ([]Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	majors, err := driver.Majors(h)
+	majors, err := gpu.ReadMajors(h)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/gpu/driver"
 )
 
 // ErrNoModprobe means that no modprobe was found.
@@ -49,7 +48,7 @@ func LoadUVM(ctx context.Context, h gpu.Host, programs ...string) (bool, error) 
 
 // wantsUVM reports whether the driver is loaded without nvidia-uvm.
 func wantsUVM(h gpu.Host) (bool, error) {
-	majors, err := driver.Majors(h)
+	majors, err := gpu.ReadMajors(h)
 	if err != nil {
 		return false, err
 	}

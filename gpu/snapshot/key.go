@@ -41,7 +41,7 @@ func ReadKey(h gpu.Host) (k Key, err error) {
 	if k.Driver, err = driver.Version(h); err != nil {
 		return Key{}, err
 	}
-	majors, err := driver.Majors(h)
+	majors, err := gpu.ReadMajors(h)
 	if err != nil {
 		return Key{}, err
 	}

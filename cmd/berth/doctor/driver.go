@@ -194,7 +194,7 @@ func readLibraryVersions(top, name string) (map[string]string, error) {
 }
 
 func (e *examination) checkUVM(r *report) error {
-	majors, err := driver.Majors(e.host)
+	majors, err := gpu.ReadMajors(e.host)
 	if err == nil {
 		decideUVM(r, majors)
 	}

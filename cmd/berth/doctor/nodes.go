@@ -79,7 +79,7 @@ func (e *examination) expectedNodes() (all []nodes.Node, unmanaged bool, err err
 	if err != nil {
 		return nil, false, err
 	}
-	majors, err := driver.Majors(e.host)
+	majors, err := gpu.ReadMajors(e.host)
 	if err != nil {
 		return nil, false, err
 	}
