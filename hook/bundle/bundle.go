@@ -164,11 +164,7 @@ func (b *Bundle) RewrittenAnnotations() (map[string]string, error) {
 	if b.orig == b.now {
 		return nil, nil
 	}
-	s, err := b.now.PartialSpec()
-	if err != nil {
-		return nil, err
-	}
-	return s.Annotations, nil
+	return b.now.annotations()
 }
 
 // Lock waits until no other process of berth changes this bundle. If the bundle has

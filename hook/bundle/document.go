@@ -76,6 +76,14 @@ func (d *Document) rootPath() (string, error) {
 	return v.Root.Path, err
 }
 
+func (d *Document) annotations() (map[string]string, error) {
+	var v struct {
+		Annotations map[string]string `json:"annotations"`
+	}
+	err := d.decodeSections(&v)
+	return v.Annotations, err
+}
+
 // decodeSections decodes the sections that berth reads into v.
 func (d *Document) decodeSections(v any) error {
 	if d.view == nil {
