@@ -64,7 +64,7 @@ func (l *Ledger) View() (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	st, err := l.readState(me)
+	st, err := l.readState()
 	if err != nil {
 		return View{}, err
 	}
@@ -74,11 +74,7 @@ func (l *Ledger) View() (View, error) {
 // ReadLeases lists the recorded leases, including those of dead holders: it doesn't check whether holders
 // live. It takes no lock.
 func (l *Ledger) ReadLeases() ([]Lease, error) {
-	me, err := l.world.Self()
-	if err != nil {
-		return nil, err
-	}
-	st, err := l.readState(me)
+	st, err := l.readState()
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +86,14 @@ func (l *Ledger) ReadLeases() ([]Lease, error) {
 }
 
 // readState reads the state without the lock.
-func (l *Ledger) readState(me self) (state, error) {
+func (l *Ledger) readState() (state, error) {
 	st, found, err := l.store.readFull()
 	if err != nil || found {
 		return st, err
+	}
+	me, err := l.world.Self()
+	if err != nil {
+		return state{}, err
 	}
 	kept, _, err := l.readReceipts(me)
 	for _, k := range kept {
