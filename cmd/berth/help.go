@@ -80,12 +80,11 @@ func examples() map[string][]example {
 	}
 }
 
-// addExamples adds to the help of each verb its examples. above is the name of the parent
-// verb with a space, "" for none.
-func addExamples(above string, verbs []*cli.Command) []*cli.Command {
-	all := examples()
+// addExamples adds to the help of each verb its examples, which are among all. above is the name of the
+// parent verb with a space, "" for none.
+func addExamples(all map[string][]example, above string, verbs []*cli.Command) []*cli.Command {
 	for _, v := range verbs {
-		addExamples(above+v.Name+" ", v.Subcommands)
+		addExamples(all, above+v.Name+" ", v.Subcommands)
 		if list := all[above+v.Name]; len(list) > 0 {
 			v.CustomHelpTemplate = cli.CommandHelpTemplate + "\nEXAMPLES:\n" + exampleLines(list, "   ")
 		}

@@ -92,7 +92,7 @@ func newApp() *cli.App {
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
 		}, backend.EngineFlags()...),
-		Commands: addExamples("", hideHelpVerbs([]*cli.Command{
+		Commands: addExamples(examples(), "", hideHelpVerbs([]*cli.Command{
 			run.Command(), task.PsCommand(), run.RendezvousCommand(), task.ExecCommand(), task.StopCommand(), task.KillCommand(), task.WaitCommand(), task.RmCommand(),
 			task.LogsCommand(), task.AttachCommand(), task.InspectCommand(), task.StatsCommand(), lease.AllocCommand(),
 			images.PullCommand(), images.LoginCommand(), images.LogoutCommand(), images.ListCommand(), images.RmiCommand(), images.PruneCommand(), images.SystemCommand(),
