@@ -45,9 +45,9 @@ type gang struct {
 	// an uplink.
 	network     *network.Network
 	stopNetwork func()
-	// guard starts to maintain the host's rules. It is called when the ranks run; nil without an
-	// uplink.
-	guard func()
+	// keepRules starts to maintain the host's rules. It is called when the ranks run and that was
+	// reported.
+	keepRules func()
 	// failed is the rank that failed first, and its end; nil before.
 	failed *ending
 }
@@ -75,12 +75,13 @@ func runGang(m *monitor) (int, error) {
 	}
 	restore()
 	m.reportStarted()
+	g.keepRules()
 	return g.finish(g.superviseLives())
 }
 
 // openGang prepares this process and opens a monitor for each rank.
 func openGang(m *monitor) (*gang, error) {
-	g := &gang{own: m, calls: make(chan func())}
+	g := &gang{own: m, calls: make(chan func()), keepRules: func() {}}
 	if err := m.becomeSubreaper(); err != nil {
 		return nil, err
 	}
@@ -223,13 +224,7 @@ func (g *gang) startLife() error {
 	case !m.starterWaits():
 		return errStarterGone
 	}
-	if err := g.startAll(); err != nil {
-		return err
-	}
-	if g.guard != nil {
-		g.guard()
-	}
-	return nil
+	return g.startAll()
 }
 
 // startAll starts all containers. Those that start without the runtime are started first, one after

@@ -16,7 +16,11 @@ func (g *gang) startNextLife(e *tasks.Exit) bool {
 		if err := g.resetRanks(); err != nil {
 			return err
 		}
-		return g.startLife()
+		if err := g.startLife(); err != nil {
+			return err
+		}
+		g.keepRules()
+		return nil
 	}
 	return g.own.retryStart(e, start, func() {
 		g.recordEndOfLife(*e)

@@ -113,8 +113,8 @@ func (g *gang) writeNameFile(name string, text []byte) error {
 const networkFile = "files/network.json"
 
 // maintainNetwork starts the background services of the gang's network. DNS queries are relayed if
-// the host's resolver can't be reached from the gang. g.guard, which the caller calls once the ranks
-// run, starts to keep the host's rules.
+// the host's resolver can't be reached from the gang. g.keepRules, which the caller calls once the
+// ranks run, starts to keep the host's rules.
 func (g *gang) maintainNetwork() error {
 	if !g.hasUplink() || g.network == nil {
 		return nil
@@ -126,7 +126,7 @@ func (g *gang) maintainNetwork() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	g.stopNetwork = cancel
 	n := *g.network
-	g.guard = func() {
+	g.keepRules = func() {
 		go func() {
 			if err := network.KeepRules(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State, Host: g.networkHost()}, n); err != nil {
 				g.own.logError(err)
@@ -183,6 +183,6 @@ func (g *gang) restoreNetworkServices() error {
 		return fmt.Errorf("read the gang's network: %w", err)
 	}
 	err = g.maintainNetwork()
-	g.guard()
+	g.keepRules()
 	return err
 }
