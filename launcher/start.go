@@ -20,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/spec"
+	"github.com/berth-gpu/berth/launcher/spec/seccomp"
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
@@ -142,6 +143,7 @@ func (t *task) leaseOwner(spec *specs.Spec) ledger.Owner {
 func (t *task) writeBundle(config *specs.Spec) error {
 	if filepath.Base(t.h.runtime) == "crun" {
 		spec.RemoveCrunDefaults(config)
+		seccomp.RemoveNames(config)
 	}
 	data, err := spec.Encode(config)
 	if err != nil {

@@ -29,6 +29,19 @@ func annotate(calls *specs.LinuxSeccomp, goarch string) map[string]string {
 	return map[string]string{programAnnotation: encode(program)}
 }
 
+// RemoveNames removes the names of system calls from a spec that has the compiled program, for crun,
+// which would read hundreds and use none. The section itself stays: without one, crun exec applies no
+// filter. What remains of it refuses every call, so a crun that doesn't know the annotation (before
+// 0.17) starts no container.
+func RemoveNames(spec *specs.Spec) {
+	if spec.Linux.Seccomp == nil || spec.Annotations[programAnnotation] == "" {
+		return
+	}
+	rest := *spec.Linux.Seccomp
+	rest.DefaultAction, rest.DefaultErrnoRet, rest.Syscalls = specs.ActErrno, nil, nil
+	spec.Linux.Seccomp = &rest
+}
+
 // processor has the properties of a processor that a program depends on.
 type processor struct {
 	audit uint32 // AUDIT_ARCH_*

@@ -178,6 +178,38 @@ func TestAnnotate(t *testing.T) {
 	}
 }
 
+// TestRemoveNames: without the program the names stay, and with it what is left refuses all calls.
+func TestRemoveNames(t *testing.T) {
+	allowed := func() *specs.LinuxSeccomp {
+		return &specs.LinuxSeccomp{
+			DefaultAction: specs.ActAllow, Architectures: []specs.Arch{specs.ArchX86_64}, Flags: []specs.LinuxSeccompFlag{specs.LinuxSeccompFlagLog},
+			Syscalls: []specs.LinuxSyscall{{Names: []string{"mkdir"}, Action: specs.ActErrno}},
+		}
+	}
+	refused := allowed()
+	refused.DefaultAction, refused.Syscalls = specs.ActErrno, nil
+	for _, tt := range []struct {
+		name       string
+		has        map[string]string
+		have, want *specs.LinuxSeccomp
+	}{
+		{"no filter", nil, nil, nil},
+		{"names", map[string]string{"other": "text"}, allowed(), allowed()},
+		{"names and a program", map[string]string{programAnnotation: "BgAAAAAA/38="}, allowed(), refused},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := &specs.Spec{Annotations: tt.has, Linux: &specs.Linux{Seccomp: tt.have}}
+			RemoveNames(spec)
+			if diff := cmp.Diff(tt.want, spec.Linux.Seccomp); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(allowed(), tt.have); tt.have != nil && diff != "" {
+				t.Errorf("the filter that other specs have, too, has changed:\n%s", diff)
+			}
+		})
+	}
+}
+
 // The kernel takes the program, and calls end as people know it.
 func TestFilterInTheKernel(t *testing.T) {
 	on, known := processorOf(runtime.GOARCH)
