@@ -255,7 +255,7 @@ func TestDoctorProcesses(t *testing.T) {
 	n.sh(`kill -9 $(cat /run/held) $(berth leases --json | sed -n 's/.*"pid": \([0-9]*\).*/\1/p')`).ok()
 	p.wait()
 	eventually(t, "the holder is dead", func() bool { return !n.leases().Leases[0].Live })
-	defect{id: "ledger.state", state: "warning", text: "the holder of lease " + n.leases().Leases[0].ID + " is gone", breaks: "true"}.test(t, n)
+	defect{id: "ledger.state", state: "warning", text: "the holder of lease " + n.leases().Leases[0].ID + " is dead", breaks: "true"}.test(t, n)
 
 	n.berth("run", "-d", "--name", "train", image(), "sleep", "1000").ok()
 	defect{
