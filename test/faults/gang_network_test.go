@@ -50,7 +50,7 @@ func TestForwardingTurnedOff(t *testing.T) {
 func TestGangOnIPv6Host(t *testing.T) {
 	s := startApart(t, "ipv6")
 	sh(t, s, "ip -6 addr replace fd00::2/64 dev up0 nodad; ip -6 route replace default via fd00::1")
-	const says = "this host has a default route of IPv6 alone"
+	const says = "this host has only an IPv6 default route"
 	run := func(network string) rig.Said {
 		return s.Run(t, s.Command(s.Berth, "run", "--runtime", "runc", "-n", "2", "--network", network, rig.ImagePath(t, "busybox"), "true"))
 	}
