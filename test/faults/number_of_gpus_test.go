@@ -44,7 +44,7 @@ func TestNumberOfGPUs(t *testing.T) {
 			{[]string{"gpus"}, 0, none},
 			{[]string{"gpus", "--json"}, 0, `"devices": []`},
 			{[]string{"topo"}, 0, none},
-			{[]string{"leases"}, 0, "nothing is leased"},
+			{[]string{"leases"}, 0, "there are no leases"},
 			{[]string{"ps"}, 0, "GPUS"},
 			{[]string{"cdi", "generate"}, 0, ""},
 			{[]string{"alloc", "1", "--", "true"}, 125, "node has 0 GPUs, 1 asked"},
@@ -100,7 +100,7 @@ func TestNumberOfGPUs(t *testing.T) {
 			{[]string{"discover", "--if-stale", "--processes", "--quiet"}, 0, ""}, // the timer's
 			{[]string{"gpus"}, 1, why},
 			{[]string{"topo"}, 1, why},
-			{[]string{"leases"}, 0, "nothing is leased"},
+			{[]string{"leases"}, 0, "there are no leases"},
 			{[]string{"ps"}, 0, "GPUS"},
 			{[]string{"alloc", "1", "--", "true"}, 125, why},
 			{[]string{"run", "--rm", "--gpus", "1", box, "true"}, 125, why},

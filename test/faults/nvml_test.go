@@ -95,7 +95,7 @@ func (s gpuServer) checkVerbs(t *testing.T, broken brokenNVML) {
 		{[]string{berth, "gpus"}, false, 1, "", broken.why, false},
 		{[]string{berth, "topo"}, false, 1, "", broken.why, true},
 		{[]string{berth, "ps"}, false, 0, "holder", "", false},
-		{[]string{berth, "leases"}, false, 0, "nothing is leased", "", true},
+		{[]string{berth, "leases"}, false, 0, "there are no leases", "", true},
 		{[]string{berth, "alloc", "1", "--", "true"}, false, 125, "", broken.why, true},
 		{[]string{berth, "run", "--rm", "--gpus", "1", box, "true"}, false, 125, "", broken.why, true},
 		{[]string{berth, "run", "--rm", box, "echo", "plain"}, false, 0, "plain\n", "", false},
