@@ -90,7 +90,7 @@ func TestLoginRefused(t *testing.T) {
 		{"empty", "", []string{"-u", "puller", "--password-stdin", closed}, 1, "read the password: standard input is empty\n"},
 		{"no user", "secret", []string{"--password-stdin", closed}, 2, "--password-stdin: it needs --username; berth login --help shows the usage\n"},
 		{"two passwords", "secret", []string{"-u", "puller", "-p", "x", "--password-stdin", closed}, 2, "--password and --password-stdin: give one of them"},
-		{"user alone", "", []string{"-u", "puller", closed}, 1, "there is no terminal"},
+		{"user alone", "", []string{"-u", "puller", closed}, 1, "standard input is no terminal"},
 		{"two registries", "", []string{closed, open}, 2, "login takes one registry"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
