@@ -288,7 +288,7 @@ var stories = []story{
 		{words: `run --network none {image} sh -c 'ls /sys/class/net'`, out: "lo"},
 		{words: `run --init {image} sh -c 'cat /proc/1/comm'`, out: "init"},
 		{words: `run --add-host a:1.2.3.4 --name {name} {image} sh -c 'grep 1.2.3.4 /etc/hosts; cat /etc/hostname'`, out: "1.2.3.4\ta\n{name}"},
-		{words: `run --annotation berth.gpus=2 {image} true`, code: 125, err: `berth: --annotation berth.gpus: it is for engines .*`},
+		{words: `run --annotation berth.gpus=2 {image} true`, code: 125, err: `berth: --annotation berth.gpus: it is for other engines; .*`},
 	}},
 	{"a task that lasts", []step{
 		{words: `run -d --name {name} --label a=b --label both=task --env X=y {image} sh -c 'trap "exit 5" TERM; echo one; sleep 0.3; echo two >&2; while :; do sleep 0.1; done'`, out: id},
