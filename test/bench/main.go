@@ -132,8 +132,12 @@ func rewrite(path string) error {
 	return os.Rename(path+".new", path)
 }
 
+// stream runs a command in a session of its own. Engines start runtimes without a terminal and without job
+// control; where a shell could stop and continue a process, berth also catches the signals for it.
 func stream(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
