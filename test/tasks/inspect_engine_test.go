@@ -52,7 +52,7 @@ func TestInspectOfEngines(t *testing.T) {
 		})
 	}
 	s := startServer(t, "dgx-h100", "v2", "runc")
-	s.fails(t, 1, `task "nosuch": there is no such task, nor a lease or a container with one; berth ps -a and berth leases list them`, "inspect", "--why", "nosuch")
+	s.fails(t, 1, `task "nosuch": there is no such task, nor a lease or a container with one; berth ps -a and berth leases list them, and berth images --json describes images`, "inspect", "--why", "nosuch")
 }
 
 // create makes a container that asks for a GPU, as an engine does.
