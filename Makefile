@@ -68,7 +68,7 @@ test-upgrade: build image ## tasks across an upgrade from the programs of the co
 	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_BIN=$(CURDIR)/bin BERTH_TEST_OLDER=$(CURDIR)/.cache/older/bin \
 		$(GO) test -count 1 -json ./test/tasks -run '^TestUpgrade$$' | $(GO) run ./test/audit
 
-test-engines: deps ## the tests in docker, podman and containerd of Debian's packages; needs root
+test-engines: deps image ## the tests in docker, podman and containerd of Debian's packages; needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-engines needs root'; exit 1; }
 	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null
 	@for what in ./test/engines ./test/everyday '-run ^TestEngines$$ ./test/escape'; do \
