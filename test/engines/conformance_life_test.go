@@ -18,9 +18,10 @@ type taskRunner struct {
 	image string
 }
 
-func newTaskRunner(t *testing.T, suite, cgroup string) *taskRunner {
+// newTaskRunner starts a host that only the tests of one purpose share.
+func newTaskRunner(t *testing.T, purpose, suite, cgroup string) *taskRunner {
 	t.Helper()
-	c := &taskRunner{server: server{startFor(t, "-tenant", suite, cgroup)}}
+	c := &taskRunner{server: server{startFor(t, purpose, suite, cgroup)}}
 	c.image = "oci:" + filepath.Join(c.dir, "layout")
 	c.once("tenant", func() {
 		newConformingHost(t, c.host)
@@ -74,7 +75,7 @@ func TestContainerdTasksLast(t *testing.T) {
 	t.Parallel() // on hosts of its own
 	for _, on := range [][]string{{"forky", "v2"}, {"bookworm", "v1"}} {
 		t.Run(strings.Join(on, "/"), func(t *testing.T) {
-			c := newTaskRunner(t, on[0], on[1])
+			c := newTaskRunner(t, "-tenant", on[0], on[1])
 			for _, s := range []struct {
 				name string
 				tell func(*testing.T, *taskRunner)

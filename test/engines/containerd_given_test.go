@@ -13,7 +13,7 @@ func TestContainerdGivesNothingOfTheHosts(t *testing.T) {
 	t.Parallel() // on hosts of its own
 	for _, on := range [][]string{{"forky", "v2"}, {"bookworm", "v1"}} {
 		t.Run(strings.Join(on, "/"), func(t *testing.T) {
-			c := newTaskRunner(t, on[0], on[1])
+			c := newTaskRunner(t, "-given", on[0], on[1])
 			c.berth(t, "run", "-d", "--name", "given", c.image, "sleep", "1000")
 			defer c.berth(t, "rm", "-f", "given")
 			const look = `for n in 0 1 2; do all="$all $(readlink /proc/$$/fd/$n) $(stat -L -c %d /proc/$$/fd/$n)"; done; cat; echo heard; echo $all $(stat -c %d /dev/null) done >/tmp/given`
