@@ -85,8 +85,8 @@ func (g eventLog) append(events []event) error {
 		b = append([]byte{'\n'}, b...)
 	}
 	n, err := unix.Write(fd, b)
-	if err == nil && n < len(b) {
-		err = fmt.Errorf("write %s: %d of %d bytes", g.path, n, len(b))
+	if err == nil && n < len(b) { // a disk that has become full cuts a write, and gives the reason to the next one
+		_, err = unix.Write(fd, b[n:])
 	}
 	if err == nil {
 		err = g.rotateIfFull(fd)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 func readEvents(t *testing.T, path string) []event {
@@ -229,3 +231,21 @@ func TestLoggedByOlderVersions(t *testing.T) {
 }
 
 func remarks(texts ...string) []edits.Removal { return edits.Remarks(texts) }
+
+// TestEventOnFullDisk: the error of an event that a full disk cuts says that there is no space.
+func TestEventOnFullDisk(t *testing.T) {
+	testutil.NeedRoot(t)
+	dir := t.TempDir()
+	testutil.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprint("size=", os.Getpagesize())))
+	t.Cleanup(func() { testutil.Must(t, unix.Unmount(dir, 0)) })
+	l := Open(Options{Dir: t.TempDir(), Events: dir})
+	for range os.Getpagesize() {
+		if err := l.events.append([]event{{Event: "prepared"}}); err != nil {
+			if !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("error %v", err)
+			}
+			return
+		}
+	}
+	t.Error("the disk is never full")
+}
