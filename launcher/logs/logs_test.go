@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -272,6 +274,41 @@ func TestHold(t *testing.T) {
 				t.Errorf("%d lines, %v", next, err)
 			}
 		})
+	}
+}
+
+// A reader at the end of the log gets each line once, also if it looks for the next file while the
+// writer rotates.
+func TestFollowThroughRotations(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	w := open(t, path, MinSize, 3)
+	w.ExpectReader()
+	w.WaitForReaders(func() bool { time.Sleep(100 * time.Microsecond); return true })
+	const pieces = 3_000
+	padding := strings.Repeat("x", 30<<10)
+	var ended atomic.Bool
+	write(t, w, 0, Stdout, "0 "+padding+"\n")
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	writing.Go(func() {
+		for n := 1; n < pieces; n++ {
+			if err := w.Write(time.Now(), Stdout, []byte(strconv.Itoa(n)+" "+padding+"\n")); err != nil {
+				t.Error(err)
+			}
+		}
+		ended.Store(true)
+	})
+	next := 0
+	err := Read(context.Background(), path, Query{Tail: -1, Hold: true, Ended: ended.Load}, func(e Entry) error {
+		number, _, _ := strings.Cut(string(e.Text), " ")
+		if number != strconv.Itoa(next) {
+			return fmt.Errorf("piece %s in place of %d", number, next)
+		}
+		next++
+		return nil
+	})
+	if err != nil || next != pieces {
+		t.Errorf("%d pieces, %v", next, err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -164,51 +165,69 @@ func (r *reader) nextEntry() (Entry, bool, error) {
 // moveToNext continues with the file that was started after the current one, if there is one. The writer
 // doesn't write to a file once it has a number.
 func (r *reader) moveToNext() (bool, error) {
-	own, err := r.file.Stat()
-	if err != nil {
-		return false, fmt.Errorf("read log: %w", err)
-	}
-	last := oldestNumber(r.path)
-	for n := 0; n <= last; n++ {
-		fi, err := os.Lstat(numberedPath(r.path, n))
-		if err != nil || !os.SameFile(fi, own) {
-			continue
+	// A rotation can hide the file from a search that runs at the same time.
+	for searches := 0; searches < 100; searches++ {
+		own, err := r.file.Stat()
+		if err != nil {
+			return false, fmt.Errorf("read log: %w", err)
 		}
-		if n == 0 {
-			return false, r.restartEmptied(fi.Size())
+		if own.Sys().(*syscall.Stat_t).Nlink == 0 {
+			break // the writer has dropped this file, and maybe later ones
 		}
-		return r.openAfter(n, own)
+		for n := oldestNumber(r.path); n >= 0; n-- {
+			fi, err := os.Lstat(numberedPath(r.path, n))
+			switch {
+			case err != nil || !os.SameFile(fi, own):
+			case n == 0:
+				return false, r.restartEmptied(fi.Size())
+			default:
+				return r.openAfter(n, own)
+			}
+		}
 	}
-	if last < 0 {
+	if oldestNumber(r.path) < 0 {
 		return false, nil // the task was removed
 	}
-	r.file.Close() // the writer has dropped this file, and maybe later ones
+	r.closeFile()
 	r.file = nil
 	return true, nil
 }
 
 // openAfter continues with the file that was started after the current one, whose number is n.
 func (r *reader) openAfter(n int, own fs.FileInfo) (bool, error) {
-	for next := n - 1; next >= 0; next-- {
-		// The current file has a number, so it doesn't grow: what Peek finds is its rest.
-		if rest, err := r.buf.Peek(1); len(rest) > 0 {
-			return true, err
-		}
-		f, err := os.Open(numberedPath(r.path, next))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("read log: %w", err)
-		}
-		// The writer renames files during a rotation, the highest number first. As long as the current
-		// file has number n, the file that was opened is the next one.
-		if fi, err := os.Lstat(numberedPath(r.path, n)); err != nil || !os.SameFile(fi, own) {
-			return true, f.Close()
-		}
-		return true, r.continueWith(f)
+	// The current file has a number, so it doesn't grow: what Peek finds is its rest.
+	if rest, err := r.buf.Peek(1); len(rest) > 0 {
+		return true, err
 	}
-	return false, nil
+	next := n - 1
+	for ; next >= 0 && !hasFile(r.path, next); next-- {
+	}
+	if next < 0 {
+		return false, nil
+	}
+	f, err := os.Open(numberedPath(r.path, next))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read log: %w", err)
+	}
+	// The writer renames files during a rotation, the highest number first. If the current file still has
+	// number n and there is still none between, the file that was opened is the next one.
+	fi, err := os.Lstat(numberedPath(r.path, n))
+	same := err == nil && os.SameFile(fi, own)
+	for between := next + 1; between < n; between++ {
+		same = same && !hasFile(r.path, between)
+	}
+	if !same {
+		return true, f.Close()
+	}
+	return true, r.continueWith(f)
+}
+
+func hasFile(path string, n int) bool {
+	_, err := os.Lstat(numberedPath(path, n))
+	return err == nil
 }
 
 // restartEmptied starts at the beginning of the file if it was truncated, as a log of one file is.
