@@ -79,7 +79,8 @@ func (g Guard) HostRules(inv gpu.Inventory, majors map[string]uint32, leases []l
 		if err != nil {
 			return r, err
 		}
-		e := deviceguard.Entry{Kind: deviceguard.Lease}
+		e := r.Cgroups[id] // a cgroup may have several leases
+		e.Kind = deviceguard.Lease
 		for _, d := range l.Devices {
 			e.Devices = append(append(e.Devices, adapters[d.UUID]...), leasedNumbers(inv, majors, d)...)
 		}

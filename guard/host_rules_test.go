@@ -39,6 +39,7 @@ func TestHostRules(t *testing.T) {
 		{Devices: []gpu.Device{inv.GPUs[1].SliceDevice(inv.GPUs[1].Slices[1])}, Owner: ledger.Owner{Cgroup: "/berth/slice"}},
 		{Devices: []gpu.Device{inv.GPUs[0].Device()}, Owner: ledger.Owner{Cgroup: "/engine/berth-7.8-00000001/c"}},
 		{Devices: []gpu.Device{inv.NICs[1].Device(false)}, Owner: ledger.Owner{Cgroup: "/nic"}},
+		{Devices: []gpu.Device{inv.NICs[0].Device(false)}, Owner: ledger.Owner{Cgroup: "/nic"}},
 		{Devices: []gpu.Device{inv.GPUs[0].Device()}, Owner: ledger.Owner{Cgroup: "/berth/gone"}},
 		{Devices: []gpu.Device{inv.GPUs[0].Device()}},
 	}
@@ -63,7 +64,7 @@ func TestHostRules(t *testing.T) {
 		"/berth/a":                   {Kind: deviceguard.Lease, Devices: []deviceguard.Number{{Major: 195}, {Major: 226, Minor: 129}}},
 		"/berth/slice":               {Kind: deviceguard.Lease, Devices: []deviceguard.Number{{Major: 195, Minor: 3}, {Major: 236, Minor: 30}, {Major: 236, Minor: 31}}},
 		"/engine/berth-7.8-00000001": {Kind: deviceguard.Lease, Devices: []deviceguard.Number{{Major: 195}, {Major: 226, Minor: 129}}},
-		"/nic":                       {Kind: deviceguard.Lease, Devices: []deviceguard.Number{{Major: 231, Minor: 193}}},
+		"/nic":                       {Kind: deviceguard.Lease, Devices: []deviceguard.Number{{Major: 231, Minor: 193}, {Major: 231, Minor: 192}}},
 		"/system.slice/dcgm.service": {Kind: deviceguard.Exempt},
 	} {
 		got, ok := r.Cgroups[id(path)]
