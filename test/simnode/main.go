@@ -7,6 +7,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
@@ -77,7 +81,41 @@ func start(args []string) error {
 	if flags.NArg() == 0 {
 		return errors.New("no command: simnode -profile NAME -- CMD…")
 	}
+	if o.Cgroup == "v2" {
+		if err := enterOwnCgroup(); err != nil {
+			return err
+		}
+	}
 	return sim.Exec(*profile, o, flags.Args(), os.Environ())
+}
+
+// enterOwnCgroup makes a cgroup of its own the root of the tree that the node shows, on a machine that
+// has cgroup v2 beside v1: a device guard that is turned on in the node then concerns that node alone.
+// A machine with v2 only keeps its root: a process in that cgroup would keep the controllers off below it.
+func enterOwnCgroup() error {
+	const mount = "/sys/fs/cgroup/unified"
+	if _, err := os.Stat(mount + "/cgroup.procs"); err != nil {
+		return nil
+	}
+	ended, err := filepath.Glob(mount + "/simnode-*")
+	if err != nil {
+		return err
+	}
+	for _, dir := range ended {
+		_ = unix.Rmdir(dir) // fails for a node that runs
+	}
+	dir, err := os.MkdirTemp(mount, "simnode-")
+	if err != nil {
+		return fmt.Errorf("make the node's cgroup: %w", err)
+	}
+	if err := os.WriteFile(dir+"/cgroup.procs", []byte("0"), 0); err != nil {
+		return fmt.Errorf("enter the node's cgroup: %w", err)
+	}
+	runtime.LockOSThread() // the namespace is this thread's until exec
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return fmt.Errorf("make a cgroup namespace: %w", err)
+	}
+	return nil
 }
 
 func control(args []string) error {
