@@ -78,7 +78,7 @@ func (d terminalUser) checkSane(mark string) {
 func TestTTY(t *testing.T) {
 	skipUnlessWanted(t)
 	d := newTerminalUser(t)
-	d.types("berth run --rm -it --name first $box sh")
+	d.types("berth run --rm -it --name first $box sh; echo ou''ter $?")
 	d.types("stty size | sed 's/^/si''ze /'")
 	d.waitForText("size 30 100")
 	d.tmux("resize-window", "-x", "90", "-y", "20")
@@ -97,7 +97,6 @@ func TestTTY(t *testing.T) {
 	d.types("kill -9 %1; wait; echo stop''ped inside")
 	d.waitForText("stopped inside")
 	d.types("exec sh -c 'exit 7'")
-	d.types("echo ou''ter $?")
 	d.waitForText("outer 7")
 	d.checkSane("after run")
 
@@ -105,14 +104,13 @@ func TestTTY(t *testing.T) {
 		d := d
 		d.t = t
 		d.types("berth run -d --name second $box sleep 1000")
-		d.types("berth exec -it second sh")
+		d.types("berth exec -it second sh; echo ex''ec code $?")
 		d.types("stty size | sed 's/^/ex''ec /'; tty")
 		d.waitForText("exec 20 90")
 		d.waitForText("/dev/pts/")
 		d.tmux("resize-window", "-x", "80", "-y", "25")
 		d.types(`until [ "$(stty size)" = "25 80" ]; do sleep 0.1; done; echo ex''ec resized; exit 3`)
 		d.waitForText("exec resized")
-		d.types("echo ex''ec code $?")
 		d.waitForText("exec code 3")
 		d.checkSane("after exec")
 	})
