@@ -202,8 +202,14 @@ func makeNodes(dev string, all []device) error {
 	return nil
 }
 
+// makeNode makes a node, unless another process, such as berth discover, has just made the same.
 func makeNode(path string, mode uint32, number uint64) error {
-	if err := unix.Mknod(path, mode, int(number)); err != nil {
+	err := unix.Mknod(path, mode, int(number))
+	var is unix.Stat_t
+	if errors.Is(err, unix.EEXIST) && unix.Lstat(path, &is) == nil && is.Rdev == number && is.Mode&unix.S_IFMT == mode&unix.S_IFMT {
+		err = nil
+	}
+	if err != nil {
 		return fmt.Errorf("make node %s: %w", path, err)
 	}
 	if err := unix.Chmod(path, mode&0o7777); err != nil { // whatever the umask
