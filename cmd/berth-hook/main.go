@@ -174,7 +174,11 @@ func refuseStage(why string) stage {
 }
 
 func poststopStage(ctx context.Context, c berth.Config, s streams) error {
-	return hook.Poststop(ctx, s.in, leases{openLedger(c)})
+	n, err := berth.Open(c)
+	if err != nil {
+		return err
+	}
+	return hook.Poststop(ctx, s.in, leases{n.Guard().Ledger})
 }
 
 func openHook(c berth.Config, call []string) (hook.Hook, error) {
@@ -184,7 +188,7 @@ func openHook(c berth.Config, call []string) (hook.Hook, error) {
 	}
 	h := n.Cgroups()
 	return hook.Hook{
-		Node: node{n, n.Guard(), leases{openLedger(c)}}, Cgroups: h, Proc: c.Host.Proc, Dev: c.Host.Dev, Call: call,
+		Node: node{n, n.Guard(), leases{n.Guard().Ledger}}, Cgroups: h, Proc: c.Host.Proc, Dev: c.Host.Dev, Call: call,
 		Trust:    trustOf(c.Policy),
 		SetRules: func(path string, rules []rule) error { return setRules(c, h, path, rules) },
 	}, nil
@@ -207,10 +211,6 @@ func setRules(c berth.Config, h cgroup.Hierarchy, path string, rules []rule) err
 	return devices.Units{Tree: h, State: filepath.Join(c.State, "units")}.Write(path, rules)
 }
 
-func openLedger(c berth.Config) *ledger.Ledger {
-	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
-}
-
 // ownCall returns how a hook that this one adds calls this program.
 func ownCall(args, words []string) []string {
 	self, err := os.Executable()
@@ -222,7 +222,7 @@ func ownCall(args, words []string) []string {
 
 type rule = edits.Rule
 
-// leases adapts the ledger to package hook.
+// leases adapts a node's ledger, which tells the device guard of each change, to package hook.
 type leases struct{ *ledger.Ledger }
 
 // Leases implements hook.Leases. Unlike a node's view it does not need the inventory.

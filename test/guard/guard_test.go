@@ -139,6 +139,7 @@ func (n node) bundle(id string, edit func(map[string]any)) string {
 	rig.Must(n.t, json.Unmarshal(data, &spec))
 	process := spec["process"].(map[string]any)
 	process["terminal"] = false
+	spec["root"].(map[string]any)["path"] = dir + "/rootfs"
 	process["args"] = []string{"/bin/busybox", "sh", "-c", opening}
 	linux := spec["linux"].(map[string]any)
 	linux["cgroupsPath"] = "/engine/" + id
@@ -177,6 +178,33 @@ func TestEngineContainers(t *testing.T) {
 				conf := filepath.Join(t.TempDir(), "config.toml")
 				rig.Must(t, os.WriteFile(conf, []byte(fmt.Sprintf("runtime = %q\nberth = %q\n", runtime, n.Berth)), 0o600))
 				got := n.Do(t, "env", "BERTH_CONFIG="+conf, filepath.Dir(n.Berth)+"/berth-runtime", "run", "--bundle", dir, id)
+				n.want("with a lease", strings.ReplaceAll(strings.TrimSpace(got), "?", ""), "01")
+			})
+		}
+	}
+}
+
+// TestHooks: under berth's hooks a container opens its lease's GPUs, as under the wrapper. precreate takes the lease before
+// the container's cgroup exists.
+func TestHooks(t *testing.T) {
+	n := start(t)
+	hook := filepath.Dir(n.Berth) + "/berth-hook"
+	for _, runtime := range []string{"runc", "crun"} {
+		for name, script := range map[string]string{
+			"createRuntime": `exec "$1" run --bundle "$2" "$4"`,
+			"precreate":     `"$3" precreate <"$2/config.json" >"$2/new" && mv "$2/new" "$2/config.json" && "$1" run --bundle "$2" "$4"`,
+		} {
+			t.Run(runtime+" "+name, func(t *testing.T) {
+				n := node{n.Node, t}
+				dir := n.bundle(runtime+"-"+name, func(spec map[string]any) {
+					spec["annotations"] = map[string]string{"berth.gpus": "2"}
+					hooks := map[string]any{}
+					for _, stage := range []string{name, "poststop"} { // runtimes ignore precreate
+						hooks[stage] = []any{map[string]any{"path": hook, "args": []string{"berth-hook", stage}}}
+					}
+					spec["hooks"] = hooks
+				})
+				got := n.Do(t, "sh", "-c", script, "sh", runtime, dir, hook, runtime+"-"+name)
 				n.want("with a lease", strings.ReplaceAll(strings.TrimSpace(got), "?", ""), "01")
 			})
 		}
