@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 
@@ -67,6 +68,9 @@ func (e *HeldError) Unwrap() []error { return []error{ErrBusy, e.Err} }
 // FindHolders returns the processes that hold a lock on a file, as far as they are in this pid
 // namespace. Those that inherited the descriptor hold it too. The kernel lists the locks of a descriptor
 // in its fdinfo; /proc/locks names files by device numbers that stat(2) doesn't show on btrfs and overlayfs.
+//
+// Attributes are read without a request to a file's server: any process can hold a lock on a network file system that
+// doesn't answer.
 func FindHolders(file os.FileInfo) (all []Holder) {
 	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well-formed
 	for _, dir := range processes {
@@ -89,11 +93,18 @@ func holdsLock(dir string, file os.FileInfo) bool {
 		if err != nil || !strings.Contains(info, "FLOCK") {
 			continue
 		}
-		if open, err := os.Stat(dir + "/fd/" + d.Name()); err == nil && os.SameFile(open, file) {
+		if isSameFile(dir+"/fd/"+d.Name(), file) {
 			return true
 		}
 	}
 	return false
+}
+
+func isSameFile(path string, file os.FileInfo) bool {
+	var open unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &open)
+	want := file.Sys().(*syscall.Stat_t)
+	return err == nil && open.Ino == want.Ino && unix.Mkdev(open.Dev_major, open.Dev_minor) == want.Dev
 }
 
 func describeHolder(pid string) (h Holder, err error) {
