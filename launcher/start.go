@@ -167,10 +167,15 @@ func (t *task) prepareRuntime() error {
 	if t.o.Detach == nil {
 		t.program = ociruntime.Seal(t.h.runtime)
 	}
-	if t.h.privileges.NeedsOuterCgroup {
-		return t.h.Cgroups.Create(t.paths.Cgroup()) // createOuterCgroup sets device rules before it makes cgroups below
+	switch {
+	case !t.h.privileges.NeedsOuterCgroup:
+		return t.h.Cgroups.CreateTask(t.paths.Cgroup())
+	case t.plan.member != nil:
+		// The gang's createOuterCgroup comes first. With a cgroup below, it would replace the gang's cgroup, for which the
+		// device guard opens the devices.
+		return nil
 	}
-	return t.h.Cgroups.CreateTask(t.paths.Cgroup())
+	return t.h.Cgroups.Create(t.paths.Cgroup()) // createOuterCgroup sets device rules before it makes cgroups below
 }
 
 // inBackground runs f in a goroutine, and returns a function that waits for its result.

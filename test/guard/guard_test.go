@@ -94,6 +94,8 @@ func TestGuardedTasks(t *testing.T) {
 				words := append([]string{n.Berth, "run", "--rm", "--runtime", runtime, "--gpus", "2"}, flags...)
 				// A container has only the nodes of its own GPUs.
 				n.want("berth run", strings.ReplaceAll(n.opens(append(words, busybox)...), "?", ""), "01")
+				words = append([]string{n.Berth, "run", "--rm", "--runtime", runtime, "-n", "1", "--gpus-per-rank", "2"}, flags...)
+				n.want("a gang", strings.NewReplacer("?", "", "rank-0 | ", "").Replace(n.opens(append(words, busybox)...)), "01")
 			})
 		}
 	}
