@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-gpu/berth/hook/setup"
 	"github.com/berth-gpu/berth/internal/runtimestate"
 )
@@ -28,11 +30,25 @@ func Run(ctx context.Context, words ...string) (string, error) {
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Env = ownEnvironment()
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		return "", errors.New(cmp.Or(joinLines(stderr.String()), joinLines(stdout.String()), err.Error()))
 	}
 	return stdout.String(), nil
+}
+
+// ownEnvironment returns the environment without the directories of settings that belong to another user, which sudo may
+// leave to root: the docker command runs the plugins in them.
+func ownEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		name, dir, _ := strings.Cut(entry, "=")
+		if !slices.Contains([]string{"HOME", "DOCKER_CONFIG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"}, name) {
+			return false
+		}
+		var st unix.Stat_t
+		return unix.Stat(dir, &st) == nil && int(st.Uid) != os.Geteuid()
+	})
 }
 
 func joinLines(text string) string { return strings.Join(strings.Fields(text), " ") }
