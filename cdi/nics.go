@@ -43,15 +43,15 @@ type NICs struct {
 	Host gpu.Host
 	// State is the directory of what a reboot may forget. Views are below State/nics.
 	State string
-	// InUse reports whether a container may use one of these names: UUIDs of adapters, or the id of
-	// the one lease that a view is for. nil means that all are in use.
+	// InUse reports whether a container may use one of these names: the id of the lease that a view is for, or in views of
+	// older versions UUIDs of adapters. nil means that all are in use.
 	InUse func(names []string) bool
 	// DryRun makes no view: the edits say what would be bound.
 	DryRun bool
 }
 
-// Edits returns the edits for leased adapters of the inventory. lease is the id of the lease: of
-// shared adapters, each lease has a view of its own. inSys is set if the container has a /sys. It
+// Edits returns the edits for leased adapters of the inventory. lease is the id of the lease, which
+// has a view of its own. inSys is set if the container has a /sys. It
 // is an error if an adapter of this name exists now and isn't the leased one.
 func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys bool) (edits.Edits, error) {
 	if len(leased) == 0 {
@@ -75,7 +75,7 @@ func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys 
 	if !inSys {
 		return e, nil
 	}
-	mounts, err := n.listViews(all, leased, lease)
+	mounts, err := n.listViews(all, lease)
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("view of the RDMA devices: %w", err)
 	}
@@ -203,11 +203,10 @@ func (n NICs) nodeFromSysfs(name, file string) (edits.Node, error) {
 
 // listViews returns the bind mounts that replace the kernel's lists by lists with links to these
 // adapters.
-func (n NICs) listViews(all []hca, leased []gpu.Device, lease string) ([]specs.Mount, error) {
-	devices, own := sortedUUIDs(leased), ""
-	if slices.ContainsFunc(leased, func(d gpu.Device) bool { return d.Shared }) {
-		devices, own = []string{lease}, lease
-	}
+//
+// Each lease has a view of its own: a container's root owns the files of its view, and a process that survives the container
+// could delay everybody who opens one (fcntl F_SETLEASE).
+func (n NICs) listViews(all []hca, lease string) ([]specs.Mount, error) {
 	t := view.Tree{Links: map[string]string{}, Files: map[string]string{}}
 	key := sha256.New()
 	for _, h := range all {
@@ -218,8 +217,8 @@ func (n NICs) listViews(all []hca, leased []gpu.Device, lease string) ([]specs.M
 	if abi, err := smallfile.String(n.Host.SysPath(classVerbs, "abi_version")); err == nil {
 		t.Files[path.Join(classVerbs, "abi_version")] = abi + "\n"
 	}
-	fmt.Fprintf(key, "%q %q %q\n", devices, own, t.Files)
-	tree, err := n.viewStore().Get(fmt.Sprintf("%x", key.Sum(nil)[:16]), devices, func() (view.Tree, error) { return t, nil })
+	fmt.Fprintf(key, "%q %q\n", lease, t.Files)
+	tree, err := n.viewStore().Get(fmt.Sprintf("%x", key.Sum(nil)[:16]), []string{lease}, func() (view.Tree, error) { return t, nil })
 	if err != nil {
 		return nil, err
 	}

@@ -140,9 +140,9 @@ func TestHiddenEdits(t *testing.T) {
 	}
 }
 
-// TestSharedViews: each lease of a shared adapter has a list of its own, because a container that
-// may mount can write to it.
-func TestSharedViews(t *testing.T) {
+// TestViewOfLease: each lease has lists of its own, also of an adapter that was another's before. A container that may mount
+// can write to them, and the root of any container owns them: it can take a lease on a file (fcntl F_SETLEASE).
+func TestViewOfLease(t *testing.T) {
 	n, inv := writeAdapters(t)
 	of := func(shared bool, lease string) string {
 		e, err := n.Edits(inv, leaseOf(inv, shared, 1), lease, true)
@@ -151,11 +151,13 @@ func TestSharedViews(t *testing.T) {
 		}
 		return e.Mounts[len(e.Mounts)-1].Source
 	}
-	if of(true, "one") == of(true, "two") {
-		t.Error("two leases see one directory")
-	}
-	if first := of(true, "one"); first != of(true, "one") || of(false, "one") != of(false, "two") {
-		t.Error("the same is made twice")
+	for _, shared := range []bool{true, false} {
+		if of(shared, "one") == of(shared, "two") {
+			t.Errorf("shared %v: two leases see one directory", shared)
+		}
+		if of(shared, "one") != of(shared, "one") {
+			t.Errorf("shared %v: the same is made twice", shared)
+		}
 	}
 }
 
