@@ -96,10 +96,10 @@ const (
 	appendOnly = 0x20 // FS_APPEND_FL
 )
 
-// clearProtection clears the flags of a file or directory. Only these are opened: other files of a task or an image,
-// such as devices, could do something when they are opened.
+// clearProtection clears the flags of a file, directory or FIFO: on XFS a task can protect the FIFOs of its output. No others are
+// opened: other files of a task or an image, such as devices, could do something when they are opened.
 func clearProtection(root *os.Root, name string, d fs.DirEntry) (err error) {
-	if !d.IsDir() && !d.Type().IsRegular() {
+	if kind := d.Type(); kind != 0 && kind != fs.ModeDir && kind != fs.ModeNamedPipe {
 		return nil
 	}
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -70,9 +71,32 @@ func TestProtectedTree(t *testing.T) {
 	}
 }
 
+// TestProtectedPipe: XFS has flags of FIFOs, too.
+func TestProtectedPipe(t *testing.T) {
+	testutil.NeedRoot(t, "mkfs.xfs", "mount", "umount")
+	disk, at := filepath.Join(t.TempDir(), "disk"), t.TempDir()
+	testutil.Must(t, os.WriteFile(disk, nil, 0o600))
+	testutil.Must(t, os.Truncate(disk, 400<<20))
+	for _, words := range [][]string{{"mkfs.xfs", "-q", disk}, {"mount", "-o", "loop", disk, at}} {
+		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v: %s", words, err, out)
+		}
+	}
+	t.Cleanup(func() { testutil.Must(t, exec.Command("umount", "--lazy", at).Run()) })
+	dir := filepath.Join(at, "tree")
+	testutil.Must(t, os.Mkdir(dir, 0o700))
+	pipe := filepath.Join(dir, "stdout")
+	testutil.Must(t, unix.Mkfifo(pipe, 0o600))
+	setFlags(t, pipe, immutable)
+	if err := os.RemoveAll(dir); !errors.Is(err, unix.EPERM) {
+		t.Errorf("os.RemoveAll removes such a tree: %v", err)
+	}
+	testutil.Must(t, RemoveAll(dir))
+}
+
 func setFlags(t *testing.T, name string, flags int) {
 	t.Helper()
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	testutil.Must(t, err)
 	defer f.Close()
 	testutil.Must(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags))
