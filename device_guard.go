@@ -40,10 +40,13 @@ func (c GuardConfig) check() error {
 
 // InstallDeviceGuard closes the devices of this machine to processes without a lease. If
 // the guard is already on, InstallDeviceGuard updates its rules from the ledger and the
-// configuration.
+// configuration. The error Is [ErrLedgerLost] if the leases of running holders aren't known.
 func (n *Node) InstallDeviceGuard(ctx context.Context) error {
 	if n.cgroups.Version != cgroup.V2 {
 		return errors.New("the device guard needs a machine with cgroup version 2 alone: boot with systemd.unified_cgroup_hierarchy=1")
+	}
+	if err := n.checkGuardedLedger(); err != nil {
+		return err
 	}
 	return n.ledger.WithLeases(ctx, func(leases []ledger.Lease) error {
 		rules, err := n.deviceRules(leases)
@@ -77,12 +80,28 @@ func (n *Node) DeviceGuard() (rules deviceguard.Rules, err error) {
 }
 
 // SyncDeviceGuard updates the device guard's rules from the ledger. The caller has created
-// a lease's cgroup since the ledger was last written.
+// a lease's cgroup since the ledger was last written. If the ledger is lost, the rules stay: they
+// open the devices of leases that [Node.Repair] will rebuild.
 func (n *Node) SyncDeviceGuard(ctx context.Context) error {
 	if _, err := n.DeviceGuard(); errors.Is(err, deviceguard.ErrOff) || errors.Is(err, deviceguard.ErrUnavailable) {
 		return nil
 	}
+	if err := n.checkGuardedLedger(); errors.Is(err, ErrLedgerLost) {
+		return nil
+	}
 	return n.ledger.WithLeases(ctx, n.grantDevices)
+}
+
+// checkGuardedLedger is CheckLedger with any snapshot, or without one: at boot and after the loss of the state directory there is none.
+func (n *Node) checkGuardedLedger() error {
+	if !n.ledger.IsMissing() {
+		return nil
+	}
+	s, err := snapshot.LoadAny(n.config.SnapshotPath())
+	if err != nil && !errors.Is(err, snapshot.ErrStale) {
+		return err
+	}
+	return n.checkHolders(s)
 }
 
 // grantDevices replaces the device guard's grants: the cgroup of each lease can open that

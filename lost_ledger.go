@@ -34,6 +34,11 @@ func (n *Node) CheckLedger() error {
 	if err != nil {
 		return err
 	}
+	return n.checkHolders(s)
+}
+
+// checkHolders returns ErrLedgerLost if a running container or command holds a lease, and there is no ledger.
+func (n *Node) checkHolders(s snapshot.Snapshot) error {
 	holders, unknown, err := n.findHolders(s)
 	if err != nil || len(holders)+len(unknown) == 0 {
 		return err

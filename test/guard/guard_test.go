@@ -213,6 +213,15 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// TestLostLedger: the devices of a holder stay open to it while the ledger is lost, and no others.
+func TestLostLedger(t *testing.T) {
+	n := start(t)
+	const script = `rm -rf /run/berth; "$1" guard on && echo on; "$1" discover --quiet; "$1" guard on && echo on; shift; exec "$@"`
+	words := append([]string{n.Berth, "alloc", "2", "--", "sh", "-c", script, "sh", n.Berth}, user...)
+	t.Cleanup(func() { n.Do(t, n.Berth, "repair") })
+	n.want("a user in alloc", n.opens(words...), "01")
+}
+
 var (
 	kills    = flag.Int("guard.kills", 40, "`commands` that TestKilled kills")
 	killSeed = flag.Uint64("guard.seed", 1, "`seed` of what TestKilled draws")
