@@ -13,18 +13,24 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// FindLease returns the lease whose id, or whose holder's id or name, is word; else the lease of which
-// one of these ids begins with word; else the lease of the container that docker, podman or containerd
-// knows as word. The error is [ledger.ErrNotFound] if there is neither such a lease nor such a container.
-// A container without a lease and a word that matches several leases are other errors.
+// FindLease returns the lease whose id is word; else the lease whose holder's id, else whose holder's name is word; else
+// the lease of which one of these ids begins with word; else the lease of the container that docker, podman or containerd
+// knows as word. Names come after ids, because engines' users choose them. The error is [ledger.ErrNotFound] if there is
+// neither such a lease nor such a container. A container without a lease and a word that matches several leases are other
+// errors.
 func FindLease(ctx context.Context, view ledger.View, word string) (ledger.Status, error) {
-	found := selectLeases(view, func(l ledger.Status) bool {
-		return word != "" && (l.ID == word || l.Owner.Container == word || l.Owner.Name == word)
-	})
-	if found == nil {
-		found = selectLeases(view, func(l ledger.Status) bool {
-			return word != "" && (strings.HasPrefix(l.ID, word) || strings.HasPrefix(l.Owner.Container, word))
-		})
+	var found []ledger.Status
+	for _, matches := range []func(l ledger.Status) bool{
+		func(l ledger.Status) bool { return l.ID == word },
+		func(l ledger.Status) bool { return l.Owner.Container == word },
+		func(l ledger.Status) bool { return l.Owner.Name == word },
+		func(l ledger.Status) bool {
+			return strings.HasPrefix(l.ID, word) || strings.HasPrefix(l.Owner.Container, word)
+		},
+	} {
+		if found == nil && word != "" {
+			found = selectLeases(view, matches)
+		}
 	}
 	var containers []engines.Container
 	if found == nil && word != "" {

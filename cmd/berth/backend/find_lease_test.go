@@ -21,6 +21,9 @@ func TestFindLease(t *testing.T) {
 		lease("bb3300000000", "alloc", "", "sleep", "2"),
 		lease("cc4400000000", "alloc", "", "sleep", "3"),
 		lease("dd5500000000", "containerd", "bb", "", "4"),
+		lease("ee6600000000", "docker", "ee00", "ff7700000000", "5"), // two that are called by the ids of each other
+		lease("ff7700000000", "docker", "ff00", "ee6600000000", "6"),
+		lease("009900000000", "docker", "0099", "ff00", "7"),
 	}}
 	for _, tt := range []struct{ word, want string }{
 		{"aa1100000000", "aa1100000000"},
@@ -35,6 +38,9 @@ func TestFindLease(t *testing.T) {
 		{"sleep", "it matches 2 leases: bb3300000000 (alloc sleep, GPU 2), cc4400000000 (alloc sleep, GPU 3); give the id of one"},
 		{"12", "it matches 2 leases: aa1100000000 (run trainer, GPU 0), aa2200000000 (docker 12ff00000000, GPU 1); give the id of one"},
 		{"train", "no such lease (did you mean trainer?)"}, // the beginning of a name isn't enough
+		{"ee6600000000", "ee6600000000"}, // no name hides an id
+		{"ff7700000000", "ff7700000000"},
+		{"ff00", "ff7700000000"},
 		{"", "no such lease"},
 	} {
 		l, err := FindLease(context.Background(), view, tt.word)
