@@ -1,5 +1,6 @@
-// Package projectquota bounds the total size of directories by the project quotas of ext4 and XFS: the directories belong
-// to a project, new files in them inherit it, and writes beyond the project's limit fail with EDQUOT or ENOSPC.
+// Package projectquota bounds the total size of directories, and how many files they have, by the project quotas of ext4 and
+// XFS: the directories belong to a project, new files in them inherit it, and writes and new files beyond the project's
+// limits fail with EDQUOT or ENOSPC.
 //
 // Linux 5.14 is needed, for quotactl_fd. In the first user namespace the kernel lets the owner of
 // a file leave the project (FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, file_setattr; fileattr_set_prepare
@@ -24,8 +25,15 @@ const (
 	lastProject  = 1<<31 - 1
 )
 
-// Limit puts empty directories of one file system into a new project with a limit in bytes, rounded up to KiB. If the file
-// system has no project quotas, the error Is ErrUnsupported and says what is needed.
+// A project may have a file for each bytesPerFile of its limit, and minFiles at least. Without a limit, empty files could use up
+// all inodes of ext4, and space of XFS that no quota of bytes counts.
+const (
+	bytesPerFile = 4 << 10
+	minFiles     = 1024
+)
+
+// Limit puts empty directories of one file system into a new project with a limit in bytes, rounded up to KiB, and one for the
+// number of files. If the file system has no project quotas, the error Is ErrUnsupported and says what is needed.
 func Limit(bytes int64, dirs ...string) error {
 	for _, dir := range dirs {
 		if err := checkSupport(dir); err != nil {
@@ -41,21 +49,21 @@ func Limit(bytes int64, dirs ...string) error {
 			return fmt.Errorf("set project of %s: %w", dir, err)
 		}
 	}
-	if err := setLimit(dirs[0], project, bytes); err != nil {
-		return fmt.Errorf("set limit of project %d: %w", project, err)
+	if err := setLimits(dirs[0], project, bytes, max(bytes/bytesPerFile, minFiles)); err != nil {
+		return fmt.Errorf("set limits of project %d: %w", project, err)
 	}
 	return nil
 }
 
-// Release removes the limit of a directory's project, if this package has created it. A project without files and limit is
+// Release removes the limits of a directory's project, if this package has created it. A project without files and limits is
 // free again. A directory without a project is not an error.
 func Release(dir string) error {
 	project, err := projectOf(dir)
 	if err != nil || project < firstProject || project > lastProject {
 		return nil //nolint:nilerr // a file system without projects
 	}
-	if err := setLimit(dir, project, 0); err != nil {
-		return fmt.Errorf("lift limit of project %d: %w", project, err)
+	if err := setLimits(dir, project, 0, 0); err != nil {
+		return fmt.Errorf("lift limits of project %d: %w", project, err)
 	}
 	return nil
 }
@@ -67,7 +75,7 @@ const (
 	cmdSetQuota  = 0x800008<<8 | projectType
 	cmdState     = ('X'<<8+5)<<8 | projectType // Q_XGETQSTAT
 	enforced     = 1 << 5                      // FS_QUOTA_PDQ_ENFD
-	validLimits  = 1                           // QIF_BLIMITS
+	validLimits  = 1 | 1<<2                    // QIF_LIMITS
 	getAttr      = 0x801c581f                  // FS_IOC_FSGETXATTR
 	setAttr      = 0x401c5820                  // FS_IOC_FSSETXATTR
 	flagInherits = 0x200                       // FS_XFLAG_PROJINHERIT
@@ -141,8 +149,8 @@ func readQuota(dir string, project uint32) (q dqblk, err error) {
 	return q, err
 }
 
-func setLimit(dir string, project uint32, bytes int64) error {
-	q := dqblk{hardBlocks: uint64(bytes+1023) >> 10, valid: validLimits} //nolint:gosec // not negative
+func setLimits(dir string, project uint32, bytes, files int64) error {
+	q := dqblk{hardBlocks: uint64(bytes+1023) >> 10, hardFiles: uint64(files), valid: validLimits} //nolint:gosec // not negative
 	return quotactl(dir, cmdSetQuota, project, unsafe.Pointer(&q))
 }
 

@@ -126,7 +126,30 @@ func tryLimit() error {
 	if err := write(dir("other/file"), 8<<20); err != nil {
 		return fmt.Errorf("outside of the project: %w", err)
 	}
+	if err := tryManyFiles(); err != nil {
+		return err
+	}
 	return unix.Unmount(dir("root"), 0)
+}
+
+// tryManyFiles: empty files are bounded, too.
+func tryManyFiles() error {
+	const few, many = 900, 1100
+	for _, name := range []string{"root/sub/one", "root/two"} { // directories need blocks, too
+		if err := os.Remove(dir(name)); err != nil {
+			return err
+		}
+	}
+	for i := range many {
+		err := os.WriteFile(dir(fmt.Sprintf("root/sub/empty%d", i)), nil, 0o600)
+		if full := errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.ENOSPC); full && i > few {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("empty file %d: %w", i, err)
+		}
+	}
+	return fmt.Errorf("the project has %d files", many)
 }
 
 // tryRelease: without its limit the project can have more.
