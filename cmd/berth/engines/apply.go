@@ -56,7 +56,8 @@ func Validate(ctx context.Context, plan setup.Plan) error {
 // runOnFiles calls a program on files in a temporary directory. refusal is the program's
 // own error.
 func runOnFiles(ctx context.Context, command []string, files map[string][]byte) (out string, refusal, err error) {
-	dir, err := os.MkdirTemp("", "berth-setup-")
+	// Not in TMPDIR, which sudo may leave: its owner could exchange the directory for a link.
+	dir, err := os.MkdirTemp("/tmp", "berth-setup-")
 	if err != nil {
 		return "", nil, fmt.Errorf("make directory: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-gpu/berth/hook/setup"
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
@@ -27,5 +28,17 @@ func TestSettingsOfAnotherUser(t *testing.T) {
 	}
 	if !strings.Contains(out, "XDG_RUNTIME_DIR="+own) || !strings.Contains(out, "PATH=") {
 		t.Errorf("the program doesn't get the rest of the environment: %s", out)
+	}
+}
+
+// TestTemporaryDirectoryOfAnotherUser: what an engine checks isn't written to a directory whose owner can exchange the files.
+func TestTemporaryDirectoryOfAnotherUser(t *testing.T) {
+	testutil.NeedRoot(t)
+	theirs := t.TempDir()
+	testutil.Must(t, os.Chown(theirs, 4711, 4711))
+	t.Setenv("TMPDIR", theirs)
+	out, refusal, err := runOnFiles(t.Context(), []string{"echo", setup.Dir}, map[string][]byte{"config": nil})
+	if err != nil || refusal != nil || strings.HasPrefix(out, theirs) {
+		t.Errorf("%s, %v, %v", out, refusal, err)
 	}
 }
