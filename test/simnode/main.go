@@ -5,10 +5,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -91,9 +94,9 @@ func start(args []string) error {
 
 // enterOwnCgroup makes a cgroup of its own the root of the tree that the node shows, on a machine that
 // has cgroup v2 beside v1: a device guard that is turned on in the node then concerns that node alone.
-// A machine with v2 only keeps its root: a process in that cgroup would keep the controllers off below it.
+// The node's processes are in a cgroup below: with processes in the root, runtimes couldn't pass on controllers.
 func enterOwnCgroup() error {
-	const mount = "/sys/fs/cgroup/unified"
+	const mount, processes = "/sys/fs/cgroup/unified", "/node"
 	if _, err := os.Stat(mount + "/cgroup.procs"); err != nil {
 		return nil
 	}
@@ -102,10 +105,13 @@ func enterOwnCgroup() error {
 		return err
 	}
 	for _, dir := range ended {
-		_ = unix.Rmdir(dir) // fails for a node that runs
+		removeUnpopulated(dir)
 	}
 	dir, err := os.MkdirTemp(mount, "simnode-")
 	if err != nil {
+		return fmt.Errorf("make the node's cgroup: %w", err)
+	}
+	if err := os.Mkdir(dir+processes, 0o755); err != nil {
 		return fmt.Errorf("make the node's cgroup: %w", err)
 	}
 	if err := os.WriteFile(dir+"/cgroup.procs", []byte("0"), 0); err != nil {
@@ -115,7 +121,27 @@ func enterOwnCgroup() error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("make a cgroup namespace: %w", err)
 	}
+	if err := os.WriteFile(dir+processes+"/cgroup.procs", []byte("0"), 0); err != nil {
+		return fmt.Errorf("enter the node's cgroup: %w", err)
+	}
 	return nil
+}
+
+// removeUnpopulated removes a cgroup with those below it, unless there is a process in one of them.
+func removeUnpopulated(dir string) {
+	if events, err := os.ReadFile(dir + "/cgroup.events"); err != nil || !strings.Contains(string(events), "populated 0") {
+		return
+	}
+	var all []string
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			all = append(all, path)
+		}
+		return nil
+	})
+	for _, path := range slices.Backward(all) {
+		_ = unix.Rmdir(path) // a node that starts meanwhile keeps its own
+	}
 }
 
 func control(args []string) error {
