@@ -27,6 +27,11 @@ type Ask struct {
 	// Wait is how long to wait in the queue: 0 fails at once with *BusyError, a
 	// negative value waits for as long as ctx lives.
 	Wait time.Duration
+	// Waiter is the process that waits if it isn't the calling one, which then waits on its behalf;
+	// it may have the pid alone. The place in the queue is the waiter's: it lasts as long as that
+	// process lives, and the next Acquire for the same process and request goes on with it. A waiter
+	// that is stopped or frozen gets no devices until it goes on.
+	Waiter Process
 	// Waiting, if set, is called (from Acquire's goroutine) when the request has
 	// to wait and whenever what it waits for changes.
 	Waiting func(BusyError)
@@ -47,6 +52,11 @@ func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) {
 	}
 	if a.Owner.Process, err = l.completeProcess(a.Owner.Process, me); err != nil {
 		return Lease{}, fmt.Errorf("acquire for process %d: %w", a.Owner.Process.PID, err)
+	}
+	if a.Waiter.PID != 0 {
+		if a.Waiter, err = l.completeProcess(a.Waiter, me); err != nil {
+			return Lease{}, fmt.Errorf("acquire for process %d: %w", a.Waiter.PID, err)
+		}
 	}
 	if a.Owner.BootID == "" {
 		a.Owner.BootID = me.boot

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,9 @@ type fakeWorld struct {
 	groups map[string]int // number of live processes by cgroup
 	claims map[string][]claim
 	broken error // the error of reads of processes and cgroups
+
+	mu     sync.Mutex
+	halted map[int]bool // set while a request waits
 }
 
 type fakeProcess struct {
@@ -70,7 +74,17 @@ func (w *fakeWorld) Claims(o Owner) []claim {
 
 func (w *fakeWorld) OwnCgroup() (string, error) { return w.me.cgroup, nil }
 
-func (w *fakeWorld) Halted(pid int) bool { return w.procs[pid].halted }
+func (w *fakeWorld) Halted(pid int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.procs[pid].halted || w.halted[pid]
+}
+
+func (w *fakeWorld) halt(pid int, halted bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.halted = map[int]bool{pid: halted}
+}
 
 func (w *fakeWorld) Reaper(pid int) bool { return w.procs[pid].reaper }
 

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,6 +48,9 @@ type Owner struct {
 	Name      string `json:"name,omitempty"`
 	Bundle    string `json:"bundle,omitempty"`
 	UID       int    `json:"uid"`
+	// User is the name of UID, "" if the process that took the lease hasn't looked it up. It is for
+	// display only.
+	User string `json:"user,omitempty"`
 	// Command is for display only.
 	Command string  `json:"command,omitempty"`
 	Process Process `json:"process"`
@@ -84,17 +88,16 @@ type Process struct {
 	Namespace uint64 `json:"pidns"`
 }
 
-// Limits on the texts of an owner. Every user can read the ledger, and texts shown on terminals must
-// not contain control sequences.
+// Limits on the texts of an owner. Texts shown on terminals must not contain control sequences.
 const (
-	maxShown = 120  // runes of Name and Command
+	maxShown = 120  // runes of Name, User and Command
 	maxText  = 4096 // bytes of every other text: the length of a path
 )
 
-// sanitize returns the owner with Name and Command made fit to be shown, or an
+// sanitize returns the owner with Name, User and Command made fit to be shown, or an
 // error if any other text is too long or holds control characters.
 func (o Owner) sanitize() (Owner, error) {
-	o.Name, o.Command = sanitizeText(o.Name), sanitizeText(o.Command)
+	o.Name, o.User, o.Command = sanitizeText(o.Name), sanitizeText(o.User), sanitizeText(o.Command)
 	texts := []string{o.EntryPoint, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.PIDFile, o.RuntimeRoot, o.Runtime}
 	for _, t := range texts {
 		if len(t) > maxText || strings.ContainsFunc(t, unicode.IsControl) {
@@ -130,6 +133,8 @@ func (o Owner) displayName() string {
 		return o.EntryPoint + " " + id
 	case o.Name != "":
 		return o.EntryPoint + " " + o.Name
+	case o.Process.PID == 0: // a holder of whom only the user is shown
+		return cmp.Or(o.User, "others")
 	}
 	return fmt.Sprintf("%s, process %d", o.EntryPoint, o.Process.PID)
 }

@@ -1,7 +1,7 @@
 // Package ledger is the one crash-safe record of which owner holds which device.
 //
 // The ledger is a file, not a daemon: ledger.json in a directory that a reboot empties
-// (/run/berth). All users can read it. Each change is made under flock and replaces the
+// (/run/berth). Each change is made under flock and replaces the
 // file by a rename. A lease ends when it is released, or when its holder is dead by the
 // rules of judge (liveness.go); the next acquire finds the dead. Requests that have to
 // wait are in a queue in the same file (queue.go). Changes are recorded in an event log
@@ -28,7 +28,10 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/dirwatch"
 )
 
 // Options of Open. The zero value is this machine.
@@ -70,6 +73,7 @@ type Ledger struct {
 	log       *slog.Logger
 	granted   func([]Lease) error
 	step      func(string)
+	changes   *dirwatch.Shared // of the ledger's directory
 	// durable says whether the ledger has to be flushed to a disk. It need not
 	// survive a power failure, but it must not come back damaged.
 	durable func() bool
@@ -89,6 +93,7 @@ func Open(o Options) *Ledger {
 		granted:   o.Granted,
 		step:      o.Step,
 	}
+	l.changes = dirwatch.NewShared(l.store.dir, unix.IN_MOVED_TO) // the ledger is replaced by rename
 	l.world = openMachine(l.proc, o.Cgroup)
 	l.durable = sync.OnceValue(func() bool { return !atomicfile.Volatile(l.store.dir) })
 	if l.step == nil {

@@ -6,10 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/internal/dirwatch"
 )
 
 // pollInterval is how often a waiting process checks without a change of the ledger: the end of a
@@ -32,8 +28,8 @@ func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error
 			l.leaveQueue(ctx, ticket.ID)
 		}
 	}()
-	changes := dirwatch.Open(l.store.dir, unix.IN_MOVED_TO) // the ledger is replaced by rename
-	defer changes.Close()
+	changed, cancel := l.changes.Subscribe()
+	defer cancel()
 	news := &waitReporter{to: a.Waiting}
 	for looked, first := started, true; ; first = false {
 		news.report(err)
@@ -44,7 +40,7 @@ func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error
 		} else { // a change before the watch began would be missed
 			select {
 			case <-ctx.Done():
-			case <-changes.Changed:
+			case <-changed:
 			case <-time.After(time.Until(l.nextCheck(a, started))):
 			}
 		}
@@ -60,6 +56,9 @@ func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error
 		deep := time.Since(looked) >= l.poll
 		if deep {
 			looked = time.Now()
+		}
+		if !over && a.Waiter.PID != 0 && l.world.Halted(a.Waiter.PID) {
+			continue // it couldn't use the devices; a process that waits for itself doesn't run then
 		}
 		if !over {
 			if busy := l.checkTurn(a, ticket.ID, deep); busy != nil {
@@ -97,10 +96,21 @@ func (l *Ledger) newTicket(a Ask) (waiter, error) {
 		return waiter{}, err
 	}
 	now, uptime := l.world.Now()
-	return waiter{
+	ticket := waiter{
 		ID: randomID(), Request: a.Request.String(), Owner: a.Owner, Since: now.Round(0), Arrived: uptime,
 		Process: me.Process, Cgroup: me.cgroup,
-	}, nil
+	}
+	if a.Waiter.PID == 0 {
+		return ticket, nil
+	}
+	ticket.Process = a.Waiter
+	st, _, err := l.store.readFull()
+	for _, w := range st.queue {
+		if w.v.Process == ticket.Process && w.v.Request == ticket.Request {
+			ticket.ID, ticket.Since, ticket.Arrived = w.v.ID, w.v.Since, w.v.Arrived
+		}
+	}
+	return ticket, err
 }
 
 // nextCheck returns the time of the next check: about pollInterval from now, but not after the end of

@@ -3,12 +3,14 @@ package ledger
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // startWaiting starts an Acquire that has to wait, and returns when its ticket is in the queue.
@@ -282,5 +284,62 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 	if v := mustView(t, l); len(v.Leases) != 0 || len(v.Queue) != 0 {
 		t.Errorf("left: %+v", v)
+	}
+}
+
+// TestWaiterOfAnotherProcess: a request that waits on behalf of a process has that process's place in
+// the queue, also after the process that asked for it was killed, and isn't served while it is stopped.
+func TestWaiterOfAnotherProcess(t *testing.T) {
+	w := newFake()
+	w.procs[20], w.procs[21] = fakeProcess{start: 5}, fakeProcess{start: 6}
+	l := in(t, w)
+	l.poll = time.Millisecond
+	held := mustAcquire(t, l, ask(t, "6"))
+	wait := func(pid int, killed bool) (done chan error) {
+		a := ask(t, "6")
+		in, once := make(chan struct{}), sync.Once{}
+		a.Wait, a.Waiter = -1, Process{PID: pid}
+		a.Owner.Process = a.Waiter
+		a.Waiting = func(BusyError) {
+			once.Do(func() { close(in) })
+			if killed {
+				select {} // it does nothing more, and leaves its ticket
+			}
+		}
+		done = make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(t.Context(), a)
+			done <- err
+		}()
+		<-in
+		return done
+	}
+	queue := func() (pids []int) {
+		for _, q := range mustView(t, l).Queue {
+			pids = append(pids, q.Owner.Process.PID)
+		}
+		return pids
+	}
+	wait(20, true)
+	before := mustView(t, l).Queue[0]
+	second := wait(21, false)
+	again := wait(20, false)
+	if v := mustView(t, l).Queue; !slices.Equal(queue(), []int{20, 21}) || v[0].ID != before.ID {
+		t.Errorf("queue: %+v", v)
+	}
+	w.halt(20, true)
+	testutil.Must(t, l.Release(t.Context(), held.ID))
+	if err := <-second; err != nil { // it overtakes
+		t.Fatal(err)
+	}
+	testutil.Must(t, l.Release(t.Context(), mustView(t, l).Leases[0].ID))
+	select {
+	case err := <-again:
+		t.Fatalf("a stopped process was served: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	w.halt(20, false)
+	if err := <-again; err != nil {
+		t.Fatal(err)
 	}
 }
