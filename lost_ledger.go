@@ -114,18 +114,16 @@ func (n *Node) NoteLease(l ledger.Lease) error {
 // by the notes in their cgroups. Of each lease one process is returned, and its cgroup proves the life of all. unknown
 // names commands whose devices can't be told.
 func (n *Node) findAllocCommands(inv gpu.Inventory) (leases []ledger.Lease, unknown []string, err error) {
-	dir, err := n.cgroups.Dir("/berth")
+	groups, err := listCommandCgroups(n.cgroups)
 	if err != nil {
 		return nil, nil, err
 	}
-	groups, _ := filepath.Glob(filepath.Join(dir, "alloc-*")) // the pattern is well-formed
 	proc := n.config.GPUHost().ProcPath()
 	own, err := os.Readlink(proc + "/self/ns/mnt")
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, group := range groups {
-		path := "/berth/" + filepath.Base(group)
+	for _, path := range groups {
 		pids, err := n.cgroups.PIDs(path)
 		if err != nil {
 			return nil, nil, err

@@ -2,8 +2,6 @@ package lease
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,7 +21,6 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
-	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -79,14 +76,12 @@ func runAlloc(c *cli.Context) error {
 // holdLease takes the lease, runs the command in its cgroup, and releases the lease. If
 // processes of the command live on, the lease stays until they have ended.
 func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
-	group, err := newAllocGroup()
+	// Before the lease: the device guard grants devices to an existing cgroup.
+	group, err := node.CreateCommandCgroup("", os.Getpid())
 	if err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
 	tree := node.Cgroups()
-	if err := tree.Create(group); err != nil { // before the lease: the device guard grants devices to an existing cgroup
-		return verb.WithCode(verb.ExitBerth, err)
-	}
 	lease, err := node.Acquire(c.Context, ledger.Ask{
 		Owner:   ledger.Owner{EntryPoint: "alloc", Name: filepath.Base(argv[0]), Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
 		Request: wanted,
@@ -94,19 +89,19 @@ func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command
 		Waiting: waiting.NewWaitPrinter(time.Now()),
 	})
 	if err != nil {
-		return errors.Join(verb.NameRequest(err), removeGroup(context.WithoutCancel(c.Context), tree, group))
+		return errors.Join(verb.NameRequest(err), node.RemoveCommandCgroup(context.WithoutCancel(c.Context), group))
 	}
 	_ = node.NoteLease(lease) // without it a lost ledger isn't rebuilt before the command has ended
 	waiting.NewRemarkPrinter()(node.RemarkOccupied(lease.Devices))
 	ctx := context.WithoutCancel(c.Context)
-	runErr := runInCgroup(c.Context, tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
+	runErr := runInCgroup(c.Context, tree, berth.CommandProcesses(group), command, argv, allocEnvironment(os.Environ(), lease))
 	left, err := remainingProcesses(tree, group)
 	if err == nil && len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n",
 			output.FormatCount(len(left), "process"), output.JoinIndexes(lease.Devices))
 		return runErr
 	}
-	return errors.Join(runErr, removeGroup(ctx, tree, group), node.Release(ctx, lease.ID), sweepAllocCgroups(ctx, node))
+	return errors.Join(runErr, node.RemoveCommandCgroup(ctx, group), node.Release(ctx, lease.ID), node.SweepCommandCgroups(ctx))
 }
 
 // remainingProcesses returns the processes that are still in the cgroup a moment after the
@@ -119,89 +114,6 @@ func remainingProcesses(tree cgroup.Hierarchy, group string) (pids []int, err er
 		time.Sleep(10 * time.Millisecond)
 	}
 	return pids, nil
-}
-
-// allocPrefix is the prefix of the names of alloc's cgroups. The process that creates one, and the pid
-// namespace of its pid, are in the name: "alloc-PID.START.NAMESPACE-RANDOM".
-const allocPrefix = "/berth/alloc-"
-
-func newAllocGroup() (string, error) {
-	pid := os.Getpid()
-	start, err := process.Start("/proc", pid)
-	if err != nil {
-		return "", fmt.Errorf("name cgroup: %w", err)
-	}
-	namespace, err := process.Namespace("/proc", pid)
-	if err != nil {
-		return "", fmt.Errorf("name cgroup: %w", err)
-	}
-	return fmt.Sprintf("%s%d.%d.%d-%s", allocPrefix, pid, start, namespace, randomID()), nil
-}
-
-// hasLiveCreator reports whether the process that created a cgroup of alloc may still enter it. A
-// creator in another PID namespace can't be checked and counts as alive.
-func hasLiveCreator(group string) bool {
-	var pid int
-	var start, namespace uint64
-	if n, _ := fmt.Sscanf(group, allocPrefix+"%d.%d.%d-", &pid, &start, &namespace); n != 3 {
-		return false
-	}
-	own, err := process.Namespace("/proc", os.Getpid())
-	return err != nil || namespace != own || process.Lives("/proc", pid, start)
-}
-
-// removeGroup removes a cgroup of alloc from all trees of version 1: berth creates it in one
-// tree, and the runtime of a berth run inside creates it in the others.
-func removeGroup(ctx context.Context, tree cgroup.Hierarchy, group string) error {
-	trees, err := tree.ListTrees()
-	for _, t := range trees {
-		err = errors.Join(err, t.Remove(ctx, group))
-	}
-	return err
-}
-
-// sweepAllocCgroups removes empty cgroups that a killed berth alloc has left. Nobody enters a
-// cgroup after its creator has ended. The creators may use other ledgers.
-func sweepAllocCgroups(ctx context.Context, node *berth.Node) error {
-	found, err := allocGroups(node.Cgroups())
-	if err != nil {
-		return err
-	}
-	for group := range found {
-		if hasLiveCreator(group) {
-			continue
-		}
-		if populated, err := node.Cgroups().Populated(group); populated || err != nil {
-			continue
-		}
-		if err := removeGroup(ctx, node.Cgroups(), group); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// allocGroups returns the cgroups of alloc in all trees.
-func allocGroups(tree cgroup.Hierarchy) (map[string]bool, error) {
-	trees, err := tree.ListTrees()
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]bool{}
-	for _, t := range trees {
-		dir, err := t.Dir(allocPrefix + "x")
-		if err != nil {
-			return nil, err
-		}
-		found, err := filepath.Glob(strings.TrimSuffix(dir, "x") + "*")
-		if err != nil {
-			return nil, err
-		}
-		for _, dir := range found {
-			all[allocPrefix+strings.TrimPrefix(filepath.Base(dir), filepath.Base(allocPrefix))] = true
-		}
-	}
-	return all, nil
 }
 
 // allocEnvironment returns env with the variables that name the leased devices.
@@ -227,9 +139,6 @@ func allocEnvironment(env []string, lease ledger.Lease) []string {
 // runInCgroup runs the command in the cgroup. berth enter joins the cgroup before it execs
 // the command, so no instruction of the command runs outside.
 func runInCgroup(ctx context.Context, tree cgroup.Hierarchy, group, command string, argv, env []string) error {
-	if err := tree.Create(group); err != nil {
-		return verb.WithCode(verb.ExitBerth, err)
-	}
 	cmd := exec.Cmd{
 		Path: "/proc/self/exe", Args: append([]string{"berth", "enter", tree.Mount, group, command}, argv...), Env: env,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
@@ -308,10 +217,4 @@ func findCommand(name string) (string, error) {
 	default:
 		return "", verb.WithCode(verb.ExitNotFound, fmt.Errorf("there is no command %q in PATH", name))
 	}
-}
-
-func randomID() string {
-	var b [6]byte
-	_, _ = rand.Read(b[:]) // never fails, see crypto/rand
-	return hex.EncodeToString(b[:])
 }

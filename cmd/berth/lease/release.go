@@ -84,7 +84,7 @@ func runRelease(c *cli.Context) error {
 	if restarting.ID != "" {
 		verb.PrintError(fmt.Sprintf("task %s isn't restarted, in spite of --restart %s; berth rm %s removes it", restarting.Name, restarting.Restart, restarting.Name))
 	}
-	return sweepAllocCgroups(c.Context, node)
+	return node.SweepCommandCgroups(c.Context)
 }
 
 // findRestarting returns the task of berth run that holds a lease if its --restart policy would restart it after its
