@@ -1,16 +1,12 @@
 package output
 
 import (
-	"context"
 	"fmt"
-	"os/exec"
-	"os/user"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -19,6 +15,9 @@ func FormatHolder(o ledger.Owner) string {
 	name := o.Name
 	if name == "" {
 		name = abbreviateID(o.Container)
+	}
+	if name == "" && o.Process.PID == 0 { // the broker shows only the user, or not even that
+		return OrDash(o.EntryPoint)
 	}
 	if name == "" {
 		name = fmt.Sprintf("pid %d", o.Process.PID)
@@ -45,18 +44,10 @@ func ListIndexes(devices []gpu.Device) []string {
 	return append(list, nics...)
 }
 
-// FindUserName returns the name of a user. If /etc/passwd lacks the user, it runs getent:
-// berth is linked statically, and only the C library finds users of directory services.
+// FindUserName returns the name of a user, see [username.Find]. A negative number is a user who isn't shown.
 func FindUserName(uid int) string {
-	id := strconv.Itoa(uid)
-	if u, err := user.LookupId(id); err == nil {
-		return u.Username
+	if uid < 0 {
+		return "-"
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "getent", "passwd", id).Output()
-	if name, _, found := strings.Cut(string(out), ":"); err == nil && found && name != "" {
-		return name
-	}
-	return id
+	return username.Find(uid)
 }
