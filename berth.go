@@ -74,6 +74,9 @@ func openLedger(c Config, granted func([]ledger.Lease) error) *ledger.Ledger {
 	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup, Log: c.Log, Granted: granted})
 }
 
+// State returns the directory of the ledger and of the broker's socket.
+func (n *Node) State() string { return n.config.State }
+
 // Guard returns the isolation of containers without a lease on this machine.
 func (n *Node) Guard() guard.Guard { return n.guard }
 
@@ -107,8 +110,11 @@ func (n *Node) loadSnapshot(ctx context.Context) (snapshot.Snapshot, error) {
 		return *n.read, nil
 	}
 	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
-	if errors.Is(err, snapshot.ErrStale) {
+	if errors.Is(err, snapshot.ErrStale) && !n.config.Confined {
 		s, err = renewSnapshot(ctx, n.config)
+	}
+	if errors.Is(err, snapshot.ErrStale) && n.config.Confined {
+		err = fmt.Errorf("%w: the discovery of each minute takes a new one", err)
 	}
 	if err == nil {
 		n.read, n.readAt = &s, time.Now()

@@ -49,6 +49,10 @@ type Config struct {
 	// can't be written. nil discards them. It is no key of the file.
 	Log *slog.Logger `toml:"-"`
 
+	// Confined is set in a process that may not take a new inventory, such as the broker in its
+	// systemd unit. A stale snapshot is an error there. It is no key of the file.
+	Confined bool `toml:"-"`
+
 	path string // of the file that was read, "" for ConfigPath
 }
 

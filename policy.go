@@ -49,6 +49,9 @@ type Policy struct {
 	// Unstarted is how long a container with a lease may wait for its start before it is ended:
 	// "1h" (or ""), "never".
 	Unstarted string `toml:"unstarted"`
+	// Show is what the broker shows to a user of the leases and waiting requests of others: "all";
+	// "users" (or ""), who holds how many devices; "none", which devices are leased.
+	Show string `toml:"show"`
 	// CDI are the vendors and classes whose CDI devices can be asked for:
 	// "vendor.example/nic", "vendor.example/*", "*".
 	CDI []string `toml:"cdi"`
@@ -83,6 +86,9 @@ func (p Policy) check() error {
 		return err
 	}
 	if err := checkWord("in_use", p.InUse, "refuse", "warn", "ignore"); err != nil {
+		return err
+	}
+	if err := checkWord("show", p.Show, "all", "users", "none"); err != nil {
 		return err
 	}
 	if _, err := p.unstartedLimit(); err != nil {

@@ -82,6 +82,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"CDI", "[policy]\ncdi = ['vendor.example']", `policy.cdi: "vendor.example" isn't vendor/class`},
 		{"visible devices", "[policy]\nvisible_devices = 'all'", `policy.visible_devices: unknown word "all"; known: ignore, count, honour, refuse`},
 		{"NICs", "[policy]\nnics = 'mine'", `policy.nics: unknown word "mine"; known: shared, exclusive`},
+		{"show", "[policy]\nshow = 'some'", `policy.show: unknown word "some"; known: all, users, none`},
 		{"indices", "[policy]\nnvidia_indices = 'any'", `policy.nvidia_indices: unknown word "any"; known: exact, count`},
 		{"directory", "[host]\ncdi = ['etc/cdi']", `host.cdi: "etc/cdi" is not an absolute path`},
 		{"hook", "hook = 'berth-hook'", `hook: "berth-hook" is not an absolute path`},
@@ -110,7 +111,7 @@ func TestPackagedConfig(t *testing.T) {
 	}
 	want := Policy{
 		Guard: new(true), MemoryPolicy: new(true), Shm: "50%", Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
-		NICs: "shared", InUse: "refuse", Unstarted: "1h",
+		NICs: "shared", InUse: "refuse", Unstarted: "1h", Show: "users",
 		Features: []string{}, CDI: []string{}, ExemptNamespaces: []string{},
 	}
 	if diff := cmp.Diff(want, got.Policy); diff != "" {
