@@ -42,6 +42,7 @@ build: ## bin/berth, and the programs beside it; needs Go and a C compiler
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-runtime ./cmd/berth-runtime
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-hook ./cmd/berth-hook
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-monitor ./cmd/berth-monitor
+	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-broker ./cmd/berth-broker
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-containerd ./cmd/berth-containerd
 
 demo: demo-plan deps build image ## twelve containers share eight GPUs (simulated ones, if there are no others)

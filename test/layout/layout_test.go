@@ -29,7 +29,7 @@ func floor(path string) int {
 		{"cdi", "isolation"},
 		{"guard"},
 		{""},
-		{"hook", "launcher"},
+		{"hook", "launcher", "broker"},
 		{"cmd"},
 	}
 	rel := strings.TrimPrefix(strings.TrimPrefix(path, module), "/")

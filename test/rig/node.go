@@ -84,6 +84,9 @@ func (r *Rig) StartRooted(profile string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := os.Chmod(dir, 0o755); err != nil { // as the root of a tree
+		return nil, err
+	}
 	root, err := os.Open(dir)
 	if err != nil {
 		return nil, err

@@ -95,6 +95,8 @@ func (r *Rig) build() error {
 			"github.com/berth-gpu/berth/cmd/berth-hook"),
 		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-monitor"),
 			"github.com/berth-gpu/berth/cmd/berth-monitor"),
+		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-broker"),
+			"github.com/berth-gpu/berth/cmd/berth-broker"),
 		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-containerd"),
 			"github.com/berth-gpu/berth/cmd/berth-containerd"),
 	)

@@ -10,12 +10,14 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// This file is about the cgroups of commands of the host that hold a lease (berth alloc). Such a cgroup
+// This file is about commands of the host that hold a lease (berth alloc). The cgroup of such a command
 // proves that the lease's holder lives. It is /berth/alloc-PID.START.NAMESPACE-RANDOM, named after the
 // process that may still enter it, and has a child "main" for the command's processes.
 
@@ -131,4 +133,27 @@ func listCommandCgroups(tree cgroup.Hierarchy) (all []string, err error) {
 		}
 	}
 	return all, nil
+}
+
+// CommandEnvironment returns the environment variables by which a command of the host finds its leased
+// devices, as "NAME=value".
+func CommandEnvironment(lease ledger.Lease) []string {
+	var gpus, all, nics []string
+	for _, d := range lease.Devices {
+		all = append(all, d.UUID)
+		switch {
+		case d.IsNIC():
+			nics = append(nics, d.Index)
+		case !d.IsCDI():
+			gpus = append(gpus, d.UUID)
+		}
+	}
+	env := []string{
+		"CUDA_VISIBLE_DEVICES=" + strings.Join(gpus, ","), "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+		"BERTH_DEVICES=" + strings.Join(all, ","), "BERTH_LEASE=" + lease.ID,
+	}
+	if nics != nil {
+		env = append(env, "NCCL_IB_HCA=="+strings.Join(nics, ",")) // the second = is NCCL's, for exactly these
+	}
+	return env
 }

@@ -1,0 +1,226 @@
+// Package server is the body of berth-broker, which takes and ends leases for users without root.
+//
+// It keeps no state of its own: leases and queue are in the ledger, and the proof that a lease's holder
+// lives is a cgroup of root's. It may be killed at any moment. A lease that was granted and not
+// reported yet is the caller's: the next request of the same process gets it.
+//
+// What it defends: a user gets no lease, no place in a cgroup and no knowledge that the same commands
+// would not give, and can't keep others from being served. So every user has a limit of connections and of
+// waiting requests, every read and write a deadline, and every message a limit of its length.
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/broker/protocol"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// Limits on the connections and the waiting requests of one user, on the connections of all, and on the
+// time for one message.
+const (
+	maxConnections = 64
+	maxWaiting     = 32
+	maxAll         = 1024
+	messageTimeout = 5 * time.Second
+)
+
+// Server answers requests. Its methods may be called at once.
+type Server struct {
+	node *berth.Node
+	proc string // where procfs is mounted
+	show string // policy.show
+	log  *slog.Logger
+
+	mu          sync.Mutex // of what follows
+	all         int        // connections
+	connections map[int]int
+	waiting     map[int]int
+	asking      map[ledger.Process]bool // processes with an acquire in progress
+}
+
+// New returns a server for the machine that the configuration describes.
+func New(c berth.Config, log *slog.Logger) (*Server, error) {
+	node, err := berth.Open(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		node: node, proc: c.GPUHost().ProcPath(), show: c.Policy.Show, log: log,
+		connections: map[int]int{}, waiting: map[int]int{}, asking: map[ledger.Process]bool{},
+	}, nil
+}
+
+// Serve answers the connections of a listener until it is closed.
+func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
+	for {
+		conn, err := l.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case err != nil: // too many open files: some will be closed
+			s.log.Warn("accept", "error", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		if !s.enter(&s.all, maxAll) {
+			_ = conn.Close()
+			continue
+		}
+		go func() {
+			defer s.leave(&s.all)
+			defer func() { _ = conn.Close() }() // replies were sent
+			if err := s.answer(ctx, conn); err != nil {
+				s.log.Info("connection", "error", err)
+			}
+		}()
+	}
+}
+
+// enter counts one more unless there are limit already.
+func (s *Server) enter(count *int, limit int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if *count >= limit {
+		return false
+	}
+	*count++
+	return true
+}
+
+func (s *Server) leave(count *int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*count--
+}
+
+// enterOf is enter for a count of one user, and returns the function that leaves.
+func (s *Server) enterOf(counts map[int]int, uid, limit int) (leave func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if counts[uid] >= limit {
+		return nil, false
+	}
+	counts[uid]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if counts[uid]--; counts[uid] == 0 {
+			delete(counts, uid)
+		}
+	}, true
+}
+
+// answer reads the request of a connection and answers it. Its error is one of the connection; errors
+// of the request are sent.
+func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
+	c, err := identifyCaller(conn)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	leave, ok := s.enterOf(s.connections, c.uid, maxConnections)
+	if !ok {
+		return send(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "user %d has %d connections to the broker, the most that are allowed", c.uid, maxConnections))})
+	}
+	defer leave()
+	if err := conn.SetReadDeadline(time.Now().Add(messageTimeout)); err != nil {
+		return err
+	}
+	from := bufio.NewReader(conn)
+	line, err := protocol.ReadLine(from, protocol.MaxRequest)
+	var r protocol.Request
+	switch {
+	case errors.Is(err, protocol.ErrTooLong):
+		err = protocol.Errorf(protocol.CodeMessage, "the request has more than %d bytes", protocol.MaxRequest)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return nil // the caller is gone
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = protocol.Errorf(protocol.CodeMessage, "no whole request came within %v", messageTimeout)
+	case err == nil:
+		r, err = protocol.ParseRequest(line)
+	}
+	var reply protocol.Reply
+	if err == nil {
+		limited, hungUp := watchConnection(ctx, conn, from)
+		reply, err = s.serve(limited, c, r)
+		hungUp(nil)
+	}
+	if err != nil {
+		reply = protocol.Reply{Error: errorMessage(err)}
+	}
+	err = send(conn, reply)
+	if err != nil && reply.Granted != nil {
+		return errors.Join(err, s.withdraw(context.WithoutCancel(ctx), reply.Granted.Lease))
+	}
+	return err
+}
+
+// errHungUp ends a request whose connection was closed.
+var errHungUp = errors.New("the caller has closed the connection")
+
+// watchConnection returns a context that ends when the connection is closed, or when the caller sends
+// more than its request.
+func watchConnection(ctx context.Context, conn *net.UnixConn, from io.Reader) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	_ = conn.SetReadDeadline(time.Time{}) // a connection that is closed fails at the read
+	go func() {
+		var more [1]byte
+		if n, _ := from.Read(more[:]); n > 0 {
+			cancel(protocol.Errorf(protocol.CodeMessage, "a connection carries one request"))
+		}
+		cancel(errHungUp)
+	}()
+	return ctx, cancel
+}
+
+func (s *Server) serve(ctx context.Context, c *caller, r protocol.Request) (reply protocol.Reply, err error) {
+	switch {
+	case r.Acquire != nil:
+		reply.Granted, err = s.acquire(ctx, c, *r.Acquire)
+	case r.Release != nil:
+		reply.Released, err = &protocol.Released{}, s.release(ctx, c.uid, *r.Release)
+	default:
+		view, verr := s.node.View()
+		view = hideOthers(view, c.uid, s.show)
+		reply.View, err = &view, verr
+	}
+	var sent *protocol.Error
+	if err != nil && errors.As(context.Cause(ctx), &sent) {
+		err = sent
+	}
+	return reply, err
+}
+
+// send writes a message within messageTimeout.
+func send(conn *net.UnixConn, r protocol.Reply) error {
+	r.Version = protocol.Version
+	if err := conn.SetWriteDeadline(time.Now().Add(messageTimeout)); err != nil {
+		return err
+	}
+	return protocol.WriteLine(conn, r)
+}
+
+// errorMessage returns the message for an error, on one line.
+func errorMessage(err error) *protocol.Error {
+	m := &protocol.Error{Code: protocol.CodeOf(err), Message: strings.Join(strings.Fields(err.Error()), " ")}
+	if errors.Is(err, berth.ErrForbidden) {
+		m.Code = protocol.CodeForbidden
+	}
+	var busy *ledger.BusyError
+	if errors.As(err, &busy) {
+		b := protocol.NewBusy(*busy)
+		m.Busy = &b
+	}
+	return m
+}

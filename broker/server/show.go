@@ -1,0 +1,54 @@
+package server
+
+import (
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/username"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// hideOthers removes from a view what policy.show doesn't show to a user. It is pure but for the names
+// of users.
+func hideOthers(v ledger.View, uid int, show string) ledger.View {
+	if show == "all" {
+		return v
+	}
+	v.Leases, v.Queue = slices.Clone(v.Leases), slices.Clone(v.Queue)
+	for i := range v.Leases {
+		v.Leases[i].Lease = hideHolder(v.Leases[i].Lease, uid, show)
+	}
+	for i := range v.Queue {
+		w := &v.Queue[i]
+		l := hideHolder(ledger.Lease{ID: w.ID, Request: w.Request, Owner: w.Owner}, uid, show)
+		w.ID, w.Request, w.Owner = l.ID, l.Request, l.Owner
+	}
+	return v
+}
+
+// hideHolder removes from a lease what policy.show doesn't show to a user.
+func hideHolder(l ledger.Lease, uid int, show string) ledger.Lease {
+	switch {
+	case show == "all", isOwn(l.Owner, uid):
+	case show == "none":
+		l.ID, l.Request, l.Owner = "", "", ledger.Owner{UID: -1}
+	default:
+		name := l.Owner.User
+		if name == "" {
+			name = username.Find(l.Owner.UID)
+		}
+		l.Owner = ledger.Owner{EntryPoint: l.Owner.EntryPoint, UID: l.Owner.UID, User: name}
+	}
+	return l
+}
+
+// hideHolders is hideOthers for what a request waits for.
+func hideHolders(b ledger.BusyError, uid int, show string) ledger.BusyError {
+	b.Holders = slices.Clone(b.Holders)
+	for i, l := range b.Holders {
+		b.Holders[i] = hideHolder(l, uid, show)
+	}
+	if show == "none" {
+		b.Occupied = nil
+	}
+	return b
+}

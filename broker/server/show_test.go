@@ -1,0 +1,49 @@
+package server
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// TestHideOthers: a user sees the own leases in full, and of others what policy.show says. The uid of a
+// container's lease makes it nobody's own.
+func TestHideOthers(t *testing.T) {
+	command := func(uid int) ledger.Owner {
+		return ledger.Owner{EntryPoint: "alloc", Name: "python", UID: uid, User: "u", Command: "python secret.py", Cgroup: "/berth/alloc-1.2.3-ab", Process: ledger.Process{PID: 1}}
+	}
+	container := ledger.Owner{EntryPoint: "docker", Name: "web", Container: "4f0c", UID: 7, User: "x", Command: "secret", Bundle: "/b", Cgroup: "/docker/4f0c"}
+	leases := func(owners ...ledger.Owner) (v ledger.View) {
+		for _, o := range owners {
+			v.Leases = append(v.Leases, ledger.Status{Live: true, Lease: ledger.Lease{ID: "0123456789ab", Request: "1", Devices: []gpu.Device{{UUID: "GPU-0"}}, Owner: o}})
+			v.Queue = append(v.Queue, ledger.Waiter{ID: "0123456789ab", Request: "1", Owner: o})
+		}
+		return v
+	}
+	all := leases(command(7), command(8), container)
+	nothing := leases(command(7), ledger.Owner{UID: -1}, ledger.Owner{UID: -1})
+	for i := 1; i < 3; i++ {
+		nothing.Leases[i].ID, nothing.Leases[i].Request = "", ""
+		nothing.Queue[i].ID, nothing.Queue[i].Request = "", ""
+	}
+	users := leases(command(7), ledger.Owner{EntryPoint: "alloc", UID: 8, User: "u"}, ledger.Owner{EntryPoint: "docker", UID: 7, User: "x"})
+	for show, want := range map[string]ledger.View{"all": all, "users": users, "": users, "none": nothing} {
+		if diff := cmp.Diff(want, hideOthers(leases(command(7), command(8), container), 7, show)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", show, diff)
+		}
+		busy := ledger.BusyError{Occupied: []gpu.Occupied{{}}}
+		wanted := ledger.BusyError{Occupied: busy.Occupied}
+		for i, l := range leases(command(7), command(8), container).Leases {
+			busy.Holders, wanted.Holders = append(busy.Holders, l.Lease), append(wanted.Holders, want.Leases[i].Lease)
+		}
+		if show == "none" {
+			wanted.Occupied = nil
+		}
+		if diff := cmp.Diff(wanted, hideHolders(busy, 7, show)); diff != "" {
+			t.Errorf("busy, %q (-want +got):\n%s", show, diff)
+		}
+	}
+}
