@@ -108,7 +108,7 @@ func manSections() string {
 	for _, f := range files() {
 		fmt.Fprintf(&b, ".TP\n%s\n%s\n", f.path, f.holds)
 	}
-	b.WriteString(".SH SEE ALSO\n.BR berth-config (5),\n.BR berth-runtime (8),\n.BR berth-hook (8)\n")
+	b.WriteString(".SH SEE ALSO\n.BR berth-config (5),\n.BR berth-runtime (8),\n.BR berth-hook (8),\n.BR berth-broker (8)\n")
 	return b.String()
 }
 

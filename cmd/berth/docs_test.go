@@ -44,6 +44,7 @@ func files() []file {
 		{c.SnapshotPath(), "the inventory that berth discover took"},
 		{c.State + "/ledger.json", "leases and waiting requests; a reboot empties it"},
 		{c.State + "/leases/", "a receipt for each lease, from which berth repair rebuilds the ledger"},
+		{c.State + "/broker.sock", "where berth-broker answers users without root"},
 		{c.Data + "/events.log", "what was leased, by whom, and when it ended"},
 		{c.Data + "/driver/", "the driver's files, one directory for each version"},
 		{c.Data + "/images/", "unpacked layers, shared by all tasks"},

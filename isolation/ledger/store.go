@@ -16,10 +16,10 @@ import (
 
 // store is the directory of a ledger:
 //
-//	ledger.json      the ledger, readable by all users
+//	ledger.json      the ledger, readable by its owner alone: it has the command lines of all holders
 //	ledger.lock      held with flock for each change; only the owner may open it,
 //	                 because any process that can open it could hold the lock for ever
-//	leases/ID.json   the receipt of each lease
+//	leases/ID.json   the receipt of each lease, readable by its owner alone
 //
 // A receipt is written before the ledger names the lease, and removed before the ledger forgets it.
 // So every lease in the ledger has a receipt, unless a process was killed while it released the
@@ -191,7 +191,7 @@ func (s store) writeLedger(st state) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(s.ledgerPath(), data, 0o644, atomicfile.Options{Sync: s.sync, FixedTemp: true}); err != nil {
+	if err := atomicfile.Write(s.ledgerPath(), data, 0o600, atomicfile.Options{Sync: s.sync, FixedTemp: true}); err != nil {
 		return fmt.Errorf("write ledger: %w", err)
 	}
 	return nil
@@ -204,7 +204,7 @@ func (s store) writeReceipt(l Lease) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(s.receiptPath(l.ID), data, 0o644, atomicfile.Options{FixedTemp: true}); err != nil {
+	if err := atomicfile.Write(s.receiptPath(l.ID), data, 0o600, atomicfile.Options{FixedTemp: true}); err != nil {
 		return fmt.Errorf("write receipt: %w", err)
 	}
 	return nil

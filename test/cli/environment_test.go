@@ -74,6 +74,9 @@ func TestNoRuntime(t *testing.T) {
 	n.checkClean(t)
 }
 
+// noBroker is what a user is told beside, of verbs that a broker would serve.
+const noBroker = ", or have the admin start the broker: systemctl enable --now berth-broker.socket"
+
 // TestNotRoot: verbs that need root say so, and the others work.
 func TestNotRoot(t *testing.T) {
 	t.Parallel()
@@ -91,7 +94,7 @@ func TestNotRoot(t *testing.T) {
 			berth := func(args ...string) result { return n.run(append(append(c.as, "berth"), args...)...) }
 			berth("run", "--gpus", "1", image(), "true").fails(125, c.line)
 			berth("run", image(), "true").fails(125, c.line)
-			berth("alloc", "1", "true").fails(125, c.line)
+			berth("alloc", "1", "true").fails(125, c.line+noBroker)
 			berth("leases").is(0, "there are no leases and no waiting requests\n", "")
 			berth("gpus").ok()
 			berth("run", "--rm", image(), "true").fails(125, c.line) // a flag that is known
@@ -100,9 +103,10 @@ func TestNotRoot(t *testing.T) {
 	t.Run("root of a user namespace, changes", func(t *testing.T) {
 		n := n.as(t)
 		const line = "uid 0 of a user namespace is not root of the host: run berth outside of it"
-		for _, verb := range []string{"discover", "repair", "release x", "cdi generate"} {
+		for _, verb := range []string{"discover", "repair", "cdi generate"} {
 			n.run(append([]string{"unshare", "--user", "--map-root-user", "berth"}, strings.Fields(verb)...)...).fails(1, "berth: "+line)
 		}
+		n.run("unshare", "--user", "--map-root-user", "berth", "release", "x").fails(1, "berth: "+line+noBroker)
 		tenant := "setpriv --reuid=65534 --regid=65534 --clear-groups unshare --user --map-root-user berth "
 		n.berth("alloc", "1", "true").ok() // makes a ledger of a user whom the namespace doesn't map
 		n.sh(tenant+"leases").fails(1, "berth: /run/berth: ledger could have been written by others: it belongs to user 65534; "+line)
@@ -117,7 +121,8 @@ func TestNotRoot(t *testing.T) {
 		id := n.waitForLeases(1)[0].ID
 		berth("discover").fails(1, "berth: open /run/berth/discover.lock"+hint)
 		berth("repair").fails(1, "berth: open /run/berth/ledger.lock"+hint)
-		berth("release", "--force", id).fails(1, "berth: this needs root, and runs as user 65534: use sudo")
+		berth("release", "--force", id).fails(1, "berth: this needs root, and runs as user 65534: use sudo"+noBroker)
+		berth("leases").fails(1, "berth: this needs root, and runs as user 65534: use sudo"+noBroker)
 		n.waitForLeases(1)
 		held.signal(15)
 		held.wait()

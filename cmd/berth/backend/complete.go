@@ -37,7 +37,14 @@ func CompleteLeases(c *cli.Context) {
 	if err != nil {
 		return
 	}
-	for _, l := range View(node).Leases {
+	view, err := ViewLeases(c.Context, node)
+	if err != nil {
+		return
+	}
+	for _, l := range view.Leases {
+		if l.ID == "" {
+			continue // a lease of others that isn't shown
+		}
 		fmt.Fprintln(c.App.Writer, l.ID)
 		if l.Owner.Name != "" {
 			fmt.Fprintln(c.App.Writer, l.Owner.Name)

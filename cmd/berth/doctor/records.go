@@ -26,6 +26,9 @@ func (e *examination) checkLedger(r *report) error {
 		return nil
 	}
 	view, err := node.View()
+	if e.User != "" && errors.Is(err, fs.ErrPermission) {
+		return errRootOnly
+	}
 	return decideLedger(r, view, err)
 }
 

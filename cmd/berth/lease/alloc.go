@@ -34,7 +34,8 @@ func AllocCommand() *cli.Command {
 		Description: "Runs COMMAND in a cgroup of its own with CUDA_VISIBLE_DEVICES set to the leased devices, and\n" +
 			"holds the lease until the last process of that cgroup has ended, even if berth is killed.\n" +
 			"berth run inside COMMAND uses this lease. COMMAND can open the other GPUs too unless the device\n" +
-			"guard is on (berth guard on).\n\n" + waiting.RequestHelp,
+			"guard is on (berth guard on).\n\n" +
+			"Users without root get their leases from berth-broker, where the admin has started it.\n\n" + waiting.RequestHelp,
 		Flags:        waiting.Flags(),
 		OnUsageError: verb.WrongUsage,
 		Action:       runAlloc,
@@ -67,8 +68,8 @@ func runAlloc(c *cli.Context) error {
 	if err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
-	if err := verb.NeedRoot(); err != nil {
-		return verb.WithCode(verb.ExitBerth, err)
+	if verb.NeedRoot() != nil {
+		return verb.WithBerthCode(holdBrokersLease(c, node, wanted, command, words[1:]))
 	}
 	return verb.WithBerthCode(holdLease(c, node, wanted, command, words[1:]))
 }
@@ -94,14 +95,17 @@ func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command
 	_ = node.NoteLease(lease) // without it a lost ledger isn't rebuilt before the command has ended
 	waiting.NewRemarkPrinter()(node.RemarkOccupied(lease.Devices))
 	ctx := context.WithoutCancel(c.Context)
-	runErr := runInCgroup(c.Context, tree, berth.CommandProcesses(group), command, argv, allocEnvironment(os.Environ(), lease))
+	runErr := runInCgroup(c.Context, tree, berth.CommandProcesses(group), command, argv, append(os.Environ(), berth.CommandEnvironment(lease)...))
 	left, err := remainingProcesses(tree, group)
 	if err == nil && len(left) > 0 {
-		fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n",
-			output.FormatCount(len(left), "process"), output.JoinIndexes(lease.Devices))
+		printLeft(output.FormatCount(len(left), "process"), output.JoinIndexes(lease.Devices))
 		return runErr
 	}
 	return errors.Join(runErr, node.RemoveCommandCgroup(ctx, group), node.Release(ctx, lease.ID), node.SweepCommandCgroups(ctx))
+}
+
+func printLeft(processes, devices string) {
+	fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n", processes, devices)
 }
 
 // remainingProcesses returns the processes that are still in the cgroup a moment after the
@@ -116,34 +120,16 @@ func remainingProcesses(tree cgroup.Hierarchy, group string) (pids []int, err er
 	return pids, nil
 }
 
-// allocEnvironment returns env with the variables that name the leased devices.
-func allocEnvironment(env []string, lease ledger.Lease) []string {
-	var gpus, all, nics []string
-	for _, d := range lease.Devices {
-		all = append(all, d.UUID)
-		switch {
-		case d.IsNIC():
-			nics = append(nics, d.Index)
-		case !d.IsCDI():
-			gpus = append(gpus, d.UUID)
-		}
-	}
-	env = append(env, "CUDA_VISIBLE_DEVICES="+strings.Join(gpus, ","), "CUDA_DEVICE_ORDER=PCI_BUS_ID",
-		"BERTH_DEVICES="+strings.Join(all, ","), "BERTH_LEASE="+lease.ID)
-	if nics != nil {
-		env = append(env, "NCCL_IB_HCA=="+strings.Join(nics, ",")) // the second = is NCCL's, for exactly these
-	}
-	return env
-}
-
 // runInCgroup runs the command in the cgroup. berth enter joins the cgroup before it execs
 // the command, so no instruction of the command runs outside.
 func runInCgroup(ctx context.Context, tree cgroup.Hierarchy, group, command string, argv, env []string) error {
-	cmd := exec.Cmd{
-		Path: "/proc/self/exe", Args: append([]string{"berth", "enter", tree.Mount, group, command}, argv...), Env: env,
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
-	}
+	return runSelf(ctx, exec.Cmd{Args: append([]string{"berth", "enter", tree.Mount, group, command}, argv...), Env: env})
+}
+
+// runSelf runs this program with other arguments, which becomes the command, and passes signals on.
+func runSelf(ctx context.Context, cmd exec.Cmd) error {
+	cmd.Path, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/proc/self/exe", os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, verb.ForwardedSignals()...) // never stopped: this process has to release the lease
 	verb.SettleInterrupts(ctx)
@@ -151,7 +137,7 @@ func runInCgroup(ctx context.Context, tree cgroup.Hierarchy, group, command stri
 		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return verb.WithCode(verb.ExitBerth, fmt.Errorf("start %s: %w", command, err))
+		return verb.WithCode(verb.ExitBerth, fmt.Errorf("start a process for the command: %w", err))
 	}
 	go forwardSignals(signals, cmd.Process)
 	return childExit(cmd.Wait())
@@ -188,17 +174,22 @@ func EnterCommand() *cli.Command {
 			if err := tree.Join(a[1], 0); err != nil {
 				return verb.WithCode(verb.ExitBerth, err)
 			}
-			verb.SettleInterrupts(c.Context) // later signals are for the command
-			if err := c.Err(); err != nil {
-				return err
-			}
-			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
-				return verb.WithCode(verb.ExitBerth, fmt.Errorf("outlive the parent: %w", err))
-			}
-			err = syscall.Exec(a[2], a[3:], os.Environ())
-			return verb.WithCode(verb.ExitNoExec, fmt.Errorf("execute %s: %w", a[2], err))
+			return becomeCommand(c, a[2], a[3:], os.Environ())
 		},
 	}
+}
+
+// becomeCommand executes the command in place of this process, which is in the lease's cgroup.
+func becomeCommand(c *cli.Context, command string, argv, env []string) error {
+	verb.SettleInterrupts(c.Context) // later signals are for the command
+	if err := c.Err(); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
+		return verb.WithCode(verb.ExitBerth, fmt.Errorf("outlive the parent: %w", err))
+	}
+	err := syscall.Exec(command, argv, env)
+	return verb.WithCode(verb.ExitNoExec, fmt.Errorf("execute %s: %w", command, err))
 }
 
 // findCommand finds the command as a shell does. Its errors have a shell's exit codes.

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
+	"github.com/berth-gpu/berth/broker/client"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
@@ -29,7 +30,7 @@ func ReleaseCommand() *cli.Command {
 		Description: "The argument is the id of a lease, the id or name of its task, or the id or name of its container of\n" +
 			"docker, podman or containerd. The beginning of an id is enough. If the holder still runs, its processes\n" +
 			"are ended first, after a question or with --force. A task isn't restarted then, whatever its --restart\n" +
-			"says; berth rm removes it.",
+			"says; berth rm removes it. Users without root end leases that they have taken with berth alloc.",
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "end the holder's processes without asking"}},
 		BashComplete: backend.CompleteLeases,
 		OnUsageError: verb.WrongUsage,
@@ -45,12 +46,15 @@ func runRelease(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := verb.NeedRoot(); err != nil {
-		return err
+	root := verb.NeedRoot() == nil
+	var view ledger.View
+	if root {
+		view, err = node.View()
+	} else {
+		view, err = client.New(node.State()).View(c.Context)
 	}
-	view, err := node.View()
 	if err != nil {
-		return err
+		return backend.AdviseBroker(err)
 	}
 	lease, err := findReleasable(c, view, c.Args().First())
 	if err != nil {
@@ -77,12 +81,20 @@ func runRelease(c *cli.Context) error {
 			return err
 		}
 	}
-	if err := node.Evict(c.Context, lease.Lease); err != nil {
+	if root {
+		err = node.Evict(c.Context, lease.Lease)
+	} else {
+		err = backend.AdviseBroker(client.New(node.State()).Release(c.Context, lease.ID, true))
+	}
+	if err != nil {
 		return err
 	}
 	fmt.Printf("released %s: GPU %s\n", lease.ID, output.JoinIndexes(lease.Devices))
 	if restarting.ID != "" {
 		verb.PrintError(fmt.Sprintf("task %s isn't restarted, in spite of --restart %s; berth rm %s removes it", restarting.Name, restarting.Restart, restarting.Name))
+	}
+	if !root {
+		return nil // the broker does
 	}
 	return node.SweepCommandCgroups(c.Context)
 }

@@ -87,7 +87,7 @@ func breakLocks(c *cli.Context) error {
 // in the directory in which packages install internal programs.
 func isOwnProgram(self, program string) bool {
 	dirs := []string{filepath.Dir(self), control.InstallDir}
-	own := []string{"berth", "berth-runtime", "berth-hook", "berth-monitor", "berth-containerd"}
+	own := []string{"berth", "berth-runtime", "berth-hook", "berth-monitor", "berth-broker", "berth-containerd"}
 	return slices.Contains(dirs, filepath.Dir(program)) && slices.Contains(own, filepath.Base(program))
 }
 

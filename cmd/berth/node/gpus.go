@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/gpu"
@@ -47,7 +48,7 @@ func showGPUs(c *cli.Context, node *berth.Node) error {
 		if err != nil {
 			return err
 		}
-		view, err := node.View()
+		view, err := backend.ViewLeases(c.Context, node)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -94,7 +95,7 @@ func readInfo(c *cli.Context, conf berth.Config, node *berth.Node) (info, error)
 	if err != nil {
 		i.InventoryError = err.Error()
 	}
-	view, err := node.View()
+	view, err := backend.ViewLeases(c.Context, node)
 	if err != nil {
 		return i, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/foreign"
 	"github.com/berth-gpu/berth/cdi/menu"
 	"github.com/berth-gpu/berth/cdi/registry"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/gpu"
@@ -63,7 +64,7 @@ func cdiListCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			view, err := node.View()
+			view, err := backend.ViewLeases(c.Context, node)
 			if err != nil {
 				return err
 			}

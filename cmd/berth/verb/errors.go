@@ -121,8 +121,10 @@ func NewUsageError(c *cli.Context, text string) error {
 // NameRequest puts "request" before an error that begins with a request.
 func NameRequest(err error) error {
 	var busy *ledger.BusyError
-	var match *match.Error
-	if err != nil && (errors.As(err, &busy) || errors.As(err, &match)) {
+	var mismatch *match.Error
+	// The broker's errors are only alike to those of package match.
+	other := errors.Is(err, match.ErrTooMany) || errors.Is(err, match.ErrUnknown) || errors.Is(err, match.ErrLost)
+	if err != nil && (errors.As(err, &busy) || errors.As(err, &mismatch) || other) {
 		return fmt.Errorf("request %w", err)
 	}
 	return err
