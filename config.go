@@ -49,8 +49,9 @@ type Config struct {
 	// can't be written. nil discards them. It is no key of the file.
 	Log *slog.Logger `toml:"-"`
 
-	// Confined is set in a process that may not take a new inventory, such as the broker in its
-	// systemd unit. A stale snapshot is an error there. It is no key of the file.
+	// Confined is set in a process that a systemd unit confines, as it does the broker: with less rights
+	// than it takes to renew the inventory, so that a stale snapshot is an error, and in a mount
+	// namespace of its own. It is no key of the file.
 	Confined bool `toml:"-"`
 
 	path string // of the file that was read, "" for ConfigPath

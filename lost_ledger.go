@@ -99,7 +99,7 @@ func requestFor(devices []gpu.Device) string {
 // NoteLease records a command's lease in the cgroup that proves its life. Repair reads it there if the ledger is lost:
 // the command and its user can't change it, and it ends with the cgroup.
 func (n *Node) NoteLease(l ledger.Lease) error {
-	namespace, err := os.Readlink(n.config.GPUHost().ProcPath("self/ns/mnt"))
+	namespace, err := n.readMountNamespace()
 	if err != nil {
 		return err
 	}
@@ -108,6 +108,16 @@ func (n *Node) NoteLease(l ledger.Lease) error {
 		uuids = append(uuids, d.UUID)
 	}
 	return n.cgroups.SetNote(l.Owner.Cgroup, strings.Join([]string{l.ID, namespace, strings.Join(uuids, ",")}, " "))
+}
+
+// readMountNamespace returns the mount namespace of this machine's file systems: that of this process, or
+// of process 1 where systemd has given this process one of its own.
+func (n *Node) readMountNamespace() (string, error) {
+	process := "self"
+	if n.config.Confined {
+		process = "1"
+	}
+	return os.Readlink(n.config.GPUHost().ProcPath(process, "ns/mnt"))
 }
 
 // findAllocCommands finds the commands of berth alloc that were started on this machine's file systems, and what they hold
@@ -119,7 +129,7 @@ func (n *Node) findAllocCommands(inv gpu.Inventory) (leases []ledger.Lease, unkn
 		return nil, nil, err
 	}
 	proc := n.config.GPUHost().ProcPath()
-	own, err := os.Readlink(proc + "/self/ns/mnt")
+	own, err := n.readMountNamespace()
 	if err != nil {
 		return nil, nil, err
 	}
