@@ -45,6 +45,7 @@ compile() {
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-runtime" ./cmd/berth-runtime
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-hook" ./cmd/berth-hook
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-monitor" ./cmd/berth-monitor
+	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-broker" ./cmd/berth-broker
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-containerd" ./cmd/berth-containerd
 	# All that the programs contain is under licences that ask to be handed on.
 	CGO_ENABLED=1 $go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/... |

@@ -26,6 +26,8 @@ fi
 rm -f /var/lib/berth/enabled
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload
+# A broker of an older version: requests that wait go on with the new one.
+systemctl try-restart berth-broker.service || true
 # A unit that the admin has disabled or masked stays so.
 if systemctl --quiet is-enabled berth-discover.timer 2>/dev/null; then
 	systemctl start berth-discover.timer || true

@@ -10,7 +10,7 @@ esac
 
 if [ -d /run/systemd/system ] && command -v systemctl >/dev/null; then
 	systemctl daemon-reload || true
-	systemctl reset-failed berth-discover.service berth-discover.timer 2>/dev/null || true
+	systemctl reset-failed berth-discover.service berth-discover.timer berth-broker.service 2>/dev/null || true
 fi
 [ "$1" != remove ] || exit 0
 

@@ -71,12 +71,12 @@ rmdir /etc/cdi 2>/dev/null || true # that nobody else uses
 
 if command -v systemctl >/dev/null; then
 	# dpkg calls a later installation no first one: it enables what was enabled.
-	for unit in berth-discover.service berth-discover.timer berth-guard.service; do
+	for unit in berth-discover.service berth-discover.timer berth-guard.service berth-broker.socket; do
 		if systemctl --quiet is-enabled $unit 2>/dev/null; then echo $unit; fi
 	done >/var/lib/berth/enabled || true
-	systemctl --quiet disable berth-discover.service berth-discover.timer berth-guard.service || true
+	systemctl --quiet disable berth-discover.service berth-discover.timer berth-guard.service berth-broker.socket || true
 	if [ -d /run/systemd/system ]; then
-		systemctl stop berth-discover.timer berth-discover.service berth-guard.service || true
+		systemctl stop berth-broker.socket berth-broker.service berth-discover.timer berth-discover.service berth-guard.service || true
 	fi
 fi
 berth guard off || true # nothing could open a GPU any more

@@ -45,7 +45,7 @@ func TestARM64(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, program := range []string{"berth", "berth-runtime", "berth-hook", "berth-nvml", "berth-monitor", "berth-containerd"} {
+	for _, program := range []string{"berth", "berth-runtime", "berth-hook", "berth-nvml", "berth-monitor", "berth-broker", "berth-containerd"} {
 		for _, arch := range []string{"arm64", "amd64"} {
 			from := out
 			if arch == "amd64" {

@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -29,6 +30,17 @@ func TestDeviceGuard(t *testing.T) {
 	want("a user's service", h.do("systemd-run", "--quiet", "--pipe", "--wait", "--expand-environment=no", "--uid", "nobody", "sh", "-c", open), "")
 	want("root's service", h.do("systemd-run", "--quiet", "--pipe", "--wait", "--expand-environment=no", "sh", "-c", open), "01234567")
 	want("alloc", h.do("berth", "alloc", "2", "--", "sh", "-c", open), "01")
+
+	h.do("systemctl", "enable", "--now", "berth-broker.socket")
+	asUser := append(slices.Clone(user[:6]), "berth", "alloc", "2", "--", "sh", "-c", open)
+	want("a user's alloc", h.do(asUser...), "01")
+	h.do("systemctl", "kill", "--signal", "KILL", "berth-broker.service")
+	want("a user's alloc with the next broker", h.do(asUser...), "01")
+	want("a user's service with alloc", h.do("systemd-run", "--quiet", "--pipe", "--wait", "--expand-environment=no", "--uid", "nobody", "berth", "alloc", "1", "--", "sh", "-c", open), "0")
+	want("a user afterwards", h.do(user...), "")
+	if got := h.do("sh", "-c", "journalctl --quiet --unit berth-broker --output cat | grep -E 'level=|berth-broker:' || true"); got != "" {
+		t.Errorf("the broker has logged %s", got)
+	}
 
 	docker := []string{"docker", "run", "--rm", "-i", "--network", "none", "--volume", "/dev:/nodes"}
 	opens, end := h.container(append(docker, "--runtime", "berth", "--annotation", "berth.gpus=2", "test", "/probe")...)

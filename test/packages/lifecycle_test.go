@@ -34,7 +34,7 @@ func redhat() manager {
 // packageFiles are the files that a package installs, with type and mode.
 func packageFiles(m manager) map[string]string {
 	all := map[string]string{"/etc/berth": "d 0755", "/usr/lib/berth": "d 0755", "/usr/share/berth": "d 0755", "/usr/share/berth/hooks.d": "d 0755", "/usr/share/doc/berth": "d 0755"}
-	for _, name := range []string{"berth", "berth-runtime", "berth-hook"} {
+	for _, name := range []string{"berth", "berth-runtime", "berth-hook", "berth-broker"} {
 		all["/usr/bin/"+name] = "f 0755"
 	}
 	for _, name := range []string{"berth-nvml", "berth-monitor", "berth-containerd"} {
@@ -44,11 +44,12 @@ func packageFiles(m manager) map[string]string {
 		"/etc/berth/config.toml", m.completion,
 		"/usr/lib/systemd/system/berth-discover.service", "/usr/lib/systemd/system/berth-discover.timer",
 		"/usr/lib/systemd/system/berth-guard.service",
+		"/usr/lib/systemd/system/berth-broker.socket", "/usr/lib/systemd/system/berth-broker.service",
 		"/usr/lib/udev/rules.d/71-berth.rules", "/usr/lib/tmpfiles.d/berth.conf",
 		"/usr/share/bash-completion/completions/berth", "/usr/share/fish/vendor_completions.d/berth.fish",
 		"/usr/share/berth/hooks.d/berth-precreate.json", "/usr/share/berth/hooks.d/berth-poststop.json",
 		"/usr/share/man/man1/berth.1.gz", "/usr/share/man/man5/berth-config.5.gz",
-		"/usr/share/man/man8/berth-runtime.8.gz", "/usr/share/man/man8/berth-hook.8.gz",
+		"/usr/share/man/man8/berth-runtime.8.gz", "/usr/share/man/man8/berth-hook.8.gz", "/usr/share/man/man8/berth-broker.8.gz",
 		"/usr/share/doc/berth/copyright", "/usr/share/doc/berth/LICENSE",
 		"/usr/share/doc/berth/changelog.gz", "/usr/share/doc/berth/libraries.gz",
 	} {
