@@ -155,7 +155,7 @@ func TestViewOfLease(t *testing.T) {
 		if of(shared, "one") == of(shared, "two") {
 			t.Errorf("shared %v: two leases see one directory", shared)
 		}
-		if of(shared, "one") != of(shared, "one") {
+		if first := of(shared, "one"); first != of(shared, "one") {
 			t.Errorf("shared %v: the same is made twice", shared)
 		}
 	}
