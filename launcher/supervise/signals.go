@@ -91,8 +91,10 @@ func (s *Signals) Context(ctx context.Context) context.Context {
 }
 
 // Hold makes further signals go to the container instead of interrupting the launch. It returns the
-// *Interrupted if a signal has already interrupted the launch.
+// *Interrupted if a signal has already interrupted the launch. It waits for Ready: a signal that isn't
+// caught would end this process and leave the container.
 func (s *Signals) Hold() error {
+	<-s.Ready
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.first != nil {

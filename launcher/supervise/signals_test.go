@@ -10,11 +10,13 @@ import (
 // A signal before the task runs ends the launch; afterwards it is for the task.
 func TestSignals(t *testing.T) {
 	s := newSignals()
+	close(s.Ready)
 	ctx := s.Context(t.Context())
 	if s.dispatch(unix.SIGUSR1); ctx.Err() != nil || len(s.C) > 0 {
 		t.Error("a signal that doesn't ask to end ended the launch, or was passed on")
 	}
 	held := newSignals()
+	close(held.Ready)
 	err := held.Hold()
 	if held.dispatch(unix.SIGTERM); err != nil || len(held.C) != 1 {
 		t.Errorf("held: %v, %d signals", err, len(held.C))
@@ -28,6 +30,7 @@ func TestSignals(t *testing.T) {
 // SIGWINCH tells of the size of this process's terminal, and is never passed on.
 func TestSignalsResized(t *testing.T) {
 	s := newSignals()
+	close(s.Ready)
 	if err := s.Hold(); err != nil {
 		t.Fatal(err)
 	}
