@@ -86,6 +86,12 @@ func (w *fakeWorld) halt(pid int, halted bool) {
 	w.halted = map[int]bool{pid: halted}
 }
 
+func (w *fakeWorld) end(pid int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.procs, pid)
+}
+
 func (w *fakeWorld) Reaper(pid int) bool { return w.procs[pid].reaper }
 
 // in returns a ledger of the test's own on a fake machine.

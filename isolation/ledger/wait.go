@@ -47,6 +47,10 @@ func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error
 		if ctx.Err() != nil {
 			return Lease{}, withWaited(fmt.Errorf("wait for %s: %w: %w", a.Request, ctx.Err(), err), started)
 		}
+		// A request for a process that has ended would be removed as dead by others, and queued again here, without end.
+		if alive, err := isAlive(l.world, a.Waiter); a.Waiter.PID != 0 && err == nil && !alive {
+			return Lease{}, withWaited(fmt.Errorf("wait for %s: process %d, which asks, has ended", a.Request, a.Waiter.PID), started)
+		}
 		if a.Renew != nil {
 			if a.Inventory, err = a.Renew(ctx); err != nil {
 				return Lease{}, fmt.Errorf("wait for %s: %w", a.Request, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -298,7 +299,7 @@ func TestWaiterOfAnotherProcess(t *testing.T) {
 	wait := func(pid int, killed bool) (done chan error) {
 		a := ask(t, "6")
 		in, once := make(chan struct{}), sync.Once{}
-		a.Wait, a.Waiter = -1, Process{PID: pid}
+		a.Wait, a.Waiter = -1, Process{PID: pid, Start: uint64(pid - 15)}
 		a.Owner.Process = a.Waiter
 		a.Waiting = func(BusyError) {
 			once.Do(func() { close(in) })
@@ -341,5 +342,23 @@ func TestWaiterOfAnotherProcess(t *testing.T) {
 	w.halt(20, false)
 	if err := <-again; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestWaiterHasEnded: the request of a process that has ended ends, although nobody cancels it.
+func TestWaiterHasEnded(t *testing.T) {
+	w := newFake()
+	w.procs[20] = fakeProcess{start: 5}
+	l := in(t, w)
+	l.poll = time.Millisecond
+	mustAcquire(t, l, ask(t, "6"))
+	a := ask(t, "6")
+	a.Wait, a.Waiter = -1, Process{PID: 20, Start: 5}
+	a.Waiting = func(BusyError) { w.end(20) }
+	if _, err := l.Acquire(t.Context(), a); err == nil || !strings.Contains(err.Error(), "process 20, which asks, has ended") {
+		t.Error(err)
+	}
+	if q := mustView(t, l).Queue; len(q) > 0 {
+		t.Errorf("queue: %+v", q)
 	}
 }
