@@ -80,6 +80,20 @@ func (c *caller) close() { _ = unix.Close(c.fd) } // a pidfd holds no data
 // lives reports whether the caller has not ended.
 func (c *caller) lives() bool { return unix.PidfdSendSignal(c.fd, 0, nil, 0) == nil }
 
+// checkUserNamespace refuses a process in a user namespace of its own: with subordinate uids, one user
+// would have the limits of many.
+func (c *caller) checkUserNamespace(proc string) error {
+	theirs, err := process.NamespaceOf(proc, c.PID, "user")
+	if err != nil || !c.lives() {
+		return protocol.Errorf(protocol.CodeCaller, "process %d, which asks, has ended or is hidden", c.PID)
+	}
+	own, err := process.NamespaceOf(proc, os.Getpid(), "user")
+	if err == nil && theirs != own {
+		err = protocol.Errorf(protocol.CodeCaller, "process %d is in a user namespace of its own: leases are for processes of the host", c.PID)
+	}
+	return err
+}
+
 // lookUp fills in start and PID namespace of the caller, and returns its cgroup. It refuses a process that the
 // broker must not move: one whose users aren't all the one that has connected, and one in another PID
 // or cgroup namespace, as in a container: outside of the container's cgroup it would be without its limits.

@@ -74,6 +74,8 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 			continue
 		}
 		if !s.enter(&s.all, maxAll) {
+			// It fits into the socket's buffer, and doesn't wait for the caller.
+			_ = send(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "the broker has %d connections, the most that are allowed", maxAll))})
 			_ = conn.Close()
 			continue
 		}
@@ -129,6 +131,9 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 		return err
 	}
 	defer c.close()
+	if err := c.checkUserNamespace(s.proc); err != nil {
+		return send(conn, protocol.Reply{Error: errorMessage(err)})
+	}
 	leave, ok := s.enterOf(s.connections, c.uid, maxConnections)
 	if !ok {
 		return send(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "user %d has %d connections to the broker, the most that are allowed", c.uid, maxConnections))})

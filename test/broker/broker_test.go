@@ -685,13 +685,14 @@ func TestLostLedger(t *testing.T) {
 	}
 }
 
-// TestContainers: a process in another PID or cgroup namespace gets no lease: it would leave its container's cgroup.
+// TestContainers: a process in another PID or cgroup namespace gets no lease: it would leave its container's cgroup. One in
+// another user namespace gets none either: its subordinate uids would have limits of their own.
 func TestContainers(t *testing.T) {
 	n := start(t)
 	n.broker()
-	for _, kind := range []string{"--pid", "--cgroup"} {
+	for _, kind := range []string{"--pid", "--cgroup", "--map-root-user"} { // the last: a user namespace alone
 		got := n.run(alice, "unshare", "--user", "--map-root-user", kind, "--fork", "perl", "-e",
-			connecting+`my $s = connection(); print $s qq({"version":1,"acquire":{"request":"1"}}\n); print <$s>`)
+			connecting+`$SIG{PIPE} = "IGNORE"; my $s = connection(); print $s qq({"version":1,"acquire":{"request":"1"}}\n); print <$s>`)
 		if !strings.Contains(got.Out, "leases are for processes of the host") {
 			t.Errorf("%s: %+v", kind, got)
 		}
