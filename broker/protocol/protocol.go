@@ -154,10 +154,10 @@ func (e *Error) Unwrap() error {
 		busy := e.Busy.Err()
 		return &busy
 	}
-	return sentinels()[e.Code]
+	return errorsByCode()[e.Code]
 }
 
-func sentinels() map[Code]error {
+func errorsByCode() map[Code]error {
 	return map[Code]error{
 		CodeBusy: match.ErrBusy, CodeTooMany: match.ErrTooMany, CodeUnknown: match.ErrUnknown, CodeLost: match.ErrLost,
 		CodeNotFound: ledger.ErrNotFound, CodeLive: ledger.ErrLive,
@@ -170,7 +170,7 @@ func CodeOf(err error) Code {
 	if errors.As(err, &e) {
 		return e.Code
 	}
-	for code, target := range sentinels() {
+	for code, target := range errorsByCode() {
 		if errors.Is(err, target) {
 			return code
 		}

@@ -92,7 +92,7 @@ func TestErrors(t *testing.T) {
 	if diff := cmp.Diff(busy, *got); diff != "" {
 		t.Error(diff)
 	}
-	for code, target := range sentinels() {
+	for code, target := range errorsByCode() {
 		if err := Errorf(code, "text"); !errors.Is(err, target) || CodeOf(err) != code || CodeOf(target) != code {
 			t.Errorf("%s: %v", code, err)
 		}

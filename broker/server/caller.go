@@ -77,14 +77,14 @@ func isHungUp(socket int) bool {
 
 func (c *caller) close() { _ = unix.Close(c.fd) } // a pidfd holds no data
 
-// lives reports whether the caller has not ended.
-func (c *caller) lives() bool { return unix.PidfdSendSignal(c.fd, 0, nil, 0) == nil }
+// isAlive reports whether the caller has not ended.
+func (c *caller) isAlive() bool { return unix.PidfdSendSignal(c.fd, 0, nil, 0) == nil }
 
 // checkUserNamespace refuses a process in a user namespace of its own: with subordinate uids, one user
 // would have the limits of many.
 func (c *caller) checkUserNamespace(proc string) error {
 	theirs, err := process.NamespaceOf(proc, c.PID, "user")
-	if err != nil || !c.lives() {
+	if err != nil || !c.isAlive() {
 		return protocol.Errorf(protocol.CodeCaller, "process %d, which asks, has ended or is hidden", c.PID)
 	}
 	own, err := process.NamespaceOf(proc, os.Getpid(), "user")
@@ -130,7 +130,7 @@ func (c *caller) lookUp(proc string, tree cgroup.Hierarchy) (group string, err e
 		contained = contained || theirs != own
 	}
 	switch {
-	case !c.lives():
+	case !c.isAlive():
 		return "", gone(unix.ESRCH)
 	case slices.ContainsFunc(users, func(uid int) bool { return uid != c.uid }):
 		return "", protocol.Errorf(protocol.CodeCaller, "process %d runs as users %v, and has connected as user %d", c.PID, users, c.uid)
@@ -178,7 +178,7 @@ func (c *caller) moveInto(proc string, tree cgroup.Hierarchy, group string) erro
 	if err := tree.Join(group, c.PID); err != nil {
 		return err
 	}
-	if c.lives() {
+	if c.isAlive() {
 		return nil
 	}
 	return c.returnStrays(proc, tree, group)

@@ -70,7 +70,7 @@ func TestIdentifyCaller(t *testing.T) {
 	c, err := identifyCaller(server)
 	testutil.Must(t, err)
 	defer c.close()
-	if c.PID != os.Getpid() || c.uid != os.Getuid() || !c.lives() {
+	if c.PID != os.Getpid() || c.uid != os.Getuid() || !c.isAlive() {
 		t.Errorf("%+v", c)
 	}
 }

@@ -73,7 +73,7 @@ func (s *Server) acquire(ctx context.Context, c *caller, a protocol.Acquire) (*p
 		Request: wanted, Wait: a.Wait(), Waiter: c.Process,
 		Waiting: func(b ledger.BusyError) {
 			busy := protocol.NewBusy(hideHolders(b, c.uid, s.show))
-			if send(c.conn, protocol.Reply{Waiting: &busy}) != nil {
+			if sendReply(c.conn, protocol.Reply{Waiting: &busy}) != nil {
 				_ = c.conn.Close() // watchConnection notices; half a message may be sent
 			}
 		},
@@ -137,7 +137,7 @@ func (s *Server) enterLease(ctx context.Context, c *caller, l ledger.Lease) (*pr
 		err = c.moveInto(s.proc, s.node.Cgroups(), berth.CommandProcesses(l.Owner.Cgroup))
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.withdraw(context.WithoutCancel(ctx), l))
+		return nil, errors.Join(err, s.withdrawLease(context.WithoutCancel(ctx), l))
 	}
 	if err := s.node.NoteLease(l); err != nil { // without it a lost ledger isn't rebuilt before the command has ended
 		s.log.Warn("note lease", "lease", l.ID, "error", err)
@@ -149,8 +149,8 @@ func (s *Server) enterLease(ctx context.Context, c *caller, l ledger.Lease) (*pr
 	return granted, nil
 }
 
-// withdraw ends a lease that the caller doesn't get, unless processes are in its cgroup.
-func (s *Server) withdraw(ctx context.Context, l ledger.Lease) error {
+// withdrawLease ends a lease that the caller doesn't get, unless processes are in its cgroup.
+func (s *Server) withdrawLease(ctx context.Context, l ledger.Lease) error {
 	populated, err := s.node.Cgroups().Populated(l.Owner.Cgroup)
 	if err != nil || populated {
 		return err
@@ -158,8 +158,8 @@ func (s *Server) withdraw(ctx context.Context, l ledger.Lease) error {
 	return errors.Join(s.node.Release(ctx, l.ID), s.node.RemoveCommandCgroup(ctx, l.Owner.Cgroup))
 }
 
-// release ends a lease of the user's.
-func (s *Server) release(ctx context.Context, uid int, r protocol.Release) error {
+// releaseLease ends a lease of the user's.
+func (s *Server) releaseLease(ctx context.Context, uid int, r protocol.Release) error {
 	all, err := s.node.Leases()
 	if err != nil {
 		return err

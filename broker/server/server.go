@@ -75,7 +75,7 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 		}
 		if !s.enter(&s.all, maxAll) {
 			// It fits into the socket's buffer, and doesn't wait for the caller.
-			_ = send(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "the broker has %d connections, the most that are allowed", maxAll))})
+			_ = sendReply(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "the broker has %d connections, the most that are allowed", maxAll))})
 			_ = conn.Close()
 			continue
 		}
@@ -132,11 +132,11 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 	}
 	defer c.close()
 	if err := c.checkUserNamespace(s.proc); err != nil {
-		return send(conn, protocol.Reply{Error: errorMessage(err)})
+		return sendReply(conn, protocol.Reply{Error: errorMessage(err)})
 	}
 	leave, ok := s.enterOf(s.connections, c.uid, maxConnections)
 	if !ok {
-		return send(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "user %d has %d connections to the broker, the most that are allowed", c.uid, maxConnections))})
+		return sendReply(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "user %d has %d connections to the broker, the most that are allowed", c.uid, maxConnections))})
 	}
 	defer leave()
 	if err := conn.SetReadDeadline(time.Now().Add(messageTimeout)); err != nil {
@@ -158,15 +158,15 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 	var reply protocol.Reply
 	if err == nil {
 		limited, hungUp := watchConnection(ctx, conn, from)
-		reply, err = s.serve(limited, c, r)
+		reply, err = s.serveRequest(limited, c, r)
 		hungUp(nil)
 	}
 	if err != nil {
 		reply = protocol.Reply{Error: errorMessage(err)}
 	}
-	err = send(conn, reply)
+	err = sendReply(conn, reply)
 	if err != nil && reply.Granted != nil {
-		return errors.Join(err, s.withdraw(context.WithoutCancel(ctx), reply.Granted.Lease))
+		return errors.Join(err, s.withdrawLease(context.WithoutCancel(ctx), reply.Granted.Lease))
 	}
 	return err
 }
@@ -189,12 +189,12 @@ func watchConnection(ctx context.Context, conn *net.UnixConn, from io.Reader) (c
 	return ctx, cancel
 }
 
-func (s *Server) serve(ctx context.Context, c *caller, r protocol.Request) (reply protocol.Reply, err error) {
+func (s *Server) serveRequest(ctx context.Context, c *caller, r protocol.Request) (reply protocol.Reply, err error) {
 	switch {
 	case r.Acquire != nil:
 		reply.Granted, err = s.acquire(ctx, c, *r.Acquire)
 	case r.Release != nil:
-		reply.Released, err = &protocol.Released{}, s.release(ctx, c.uid, *r.Release)
+		reply.Released, err = &protocol.Released{}, s.releaseLease(ctx, c.uid, *r.Release)
 	default:
 		view, verr := s.node.View()
 		view = hideOthers(view, c.uid, s.show)
@@ -207,8 +207,8 @@ func (s *Server) serve(ctx context.Context, c *caller, r protocol.Request) (repl
 	return reply, err
 }
 
-// send writes a message within messageTimeout.
-func send(conn *net.UnixConn, r protocol.Reply) error {
+// sendReply writes a message within messageTimeout.
+func sendReply(conn *net.UnixConn, r protocol.Reply) error {
 	r.Version = protocol.Version
 	if err := conn.SetWriteDeadline(time.Now().Add(messageTimeout)); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// TestHideOthers: a user sees the own leases in full, and of others what policy.show says. The uid of a
-// container's lease makes it nobody's own.
+// TestHideOthers: users see their own leases in full, and of others' what policy.show says. A container's lease
+// belongs to no user, whatever its uid.
 func TestHideOthers(t *testing.T) {
 	command := func(uid int) ledger.Owner {
 		return ledger.Owner{EntryPoint: "alloc", Name: "python", UID: uid, User: "u", Command: "python secret.py", Cgroup: "/berth/alloc-1.2.3-ab", Process: ledger.Process{PID: 1}}

@@ -74,7 +74,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	listener, err := listen(conf.State)
+	listener, err := openListener(conf.State)
 	if err != nil {
 		return err
 	}
@@ -86,8 +86,8 @@ func run(args []string) error {
 	return s.Serve(context.Background(), listener)
 }
 
-// listen returns the socket that systemd has passed, or makes one in the state directory.
-func listen(state string) (*net.UnixListener, error) {
+// openListener returns the socket that systemd has passed, or makes one in the state directory.
+func openListener(state string) (*net.UnixListener, error) {
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
 		if n := os.Getenv("LISTEN_FDS"); n != "1" {
 			return nil, fmt.Errorf("systemd has passed %s sockets, and one is expected", n)

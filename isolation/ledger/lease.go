@@ -133,7 +133,7 @@ func (o Owner) displayName() string {
 		return o.EntryPoint + " " + id
 	case o.Name != "":
 		return o.EntryPoint + " " + o.Name
-	case o.Process.PID == 0: // a holder of whom only the user is shown
+	case o.Process.PID == 0: // only the user of this holder is shown
 		return cmp.Or(o.User, "others")
 	}
 	return fmt.Sprintf("%s, process %d", o.EntryPoint, o.Process.PID)

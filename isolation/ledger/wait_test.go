@@ -345,7 +345,7 @@ func TestWaiterOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestWaiterHasEnded: the request of a process that has ended ends, although nobody cancels it.
+// TestWaiterHasEnded: the wait ends when the process that asks has ended, although its context has not.
 func TestWaiterHasEnded(t *testing.T) {
 	w := newFake()
 	w.procs[20] = fakeProcess{start: 5}

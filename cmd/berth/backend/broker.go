@@ -23,7 +23,7 @@ func ViewLeases(ctx context.Context, node *berth.Node) (ledger.View, error) {
 	return view, AdviseBroker(err)
 }
 
-// AdviseBroker returns the error for a user who needs root, and whom no broker answers.
+// AdviseBroker returns the error for a user without root if no broker runs.
 func AdviseBroker(err error) error {
 	if !errors.Is(err, client.ErrNoBroker) {
 		return err

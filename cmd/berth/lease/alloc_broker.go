@@ -87,7 +87,7 @@ func HoldCommand() *cli.Command {
 				return verb.UsageError{Err: err}
 			}
 			granted, err := client.New(a[0]).Acquire(c.Context, protocol.Acquire{
-				Request: a[2], WaitSeconds: seconds, Name: filepath.Base(a[4]), Command: shorten(strings.Join(a[4:], " ")),
+				Request: a[2], WaitSeconds: seconds, Name: filepath.Base(a[4]), Command: shortenCommand(strings.Join(a[4:], " ")),
 			}, waiting.NewWaitPrinter(time.Now()))
 			if err != nil {
 				return verb.WithBerthCode(verb.NameRequest(backend.AdviseBroker(err)))
@@ -118,5 +118,5 @@ func tellLease(to io.WriteCloser, l heldLease) error {
 	return nil
 }
 
-// shorten returns the beginning of a command line that is only shown.
-func shorten(text string) string { return text[:min(len(text), 1000)] }
+// shortenCommand returns the beginning of a command line that is only shown.
+func shortenCommand(text string) string { return text[:min(len(text), 1000)] }
