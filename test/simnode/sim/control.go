@@ -43,11 +43,10 @@ func Control(args ...string) error {
 		return err
 	}
 	return update(func(n *Node) error {
-		was := n.clone()
 		if err := n.act(args[0], args[1:]); err != nil {
 			return fmt.Errorf("%s: %w", strings.Join(args, " "), err)
 		}
-		return n.apply(was)
+		return nil
 	})
 }
 

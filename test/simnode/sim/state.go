@@ -111,7 +111,9 @@ func (n Node) write() error {
 	return replace(filepath.Join(Dir, "node.json"), string(b)+"\n")
 }
 
-// update changes the state of the node that the caller is in, under its lock.
+// update changes the state of the node that the caller is in, and then its trees, under its lock.
+// NVML's state is the first to change: a discovery meanwhile, which reads /proc before it asks NVML,
+// sees later that /proc has changed since. The real driver changes both in one ioctl.
 func update(change func(*Node) error) (err error) {
 	held, err := lock.Create(context.Background(), filepath.Join(Dir, "lock"), 0o600, lock.Exclusive)
 	if err != nil {
@@ -122,10 +124,14 @@ func update(change func(*Node) error) (err error) {
 	if err != nil {
 		return err
 	}
+	was := n.clone()
 	if err := change(&n); err != nil {
 		return err
 	}
-	return n.write()
+	if err := n.write(); err != nil {
+		return err
+	}
+	return n.apply(was)
 }
 
 func replace(path, content string) error {
