@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/test/image/oci"
 )
@@ -102,6 +103,38 @@ func waitForProgram(t *testing.T, pid, name string) {
 		if time.Now().After(end) {
 			t.Fatalf("process %s is %q, want %s; %v", pid, comm, name, err)
 		}
+	}
+}
+
+// A runtime writes the pid file after the container has begun: until then, a signal waits for it.
+func TestSignalBeforePIDFile(t *testing.T) {
+	r := newAnyRig(t)
+	s := r.startReady("trap 'exit 6' USR1; echo ready; while :; do sleep 0.01; done", nil)
+	r.initPID()
+	id := filepath.Base(r.tasks()[0])
+	file := r.store().Paths(id).PIDFile()
+	if err := os.Rename(file, file+".hidden"); err != nil {
+		t.Fatal(err)
+	}
+	task, err := r.store().Task(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- control.Signal(t.Context(), r.store(), task, unix.SIGUSR1) }()
+	select {
+	case err := <-sent:
+		t.Errorf("it doesn't wait: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	if err := os.Rename(file+".hidden", file); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	if code := exitStatus(t, s.cmd.Wait()); code != 6 {
+		t.Errorf("code %d, want 6; %s", code, s.stderr)
 	}
 }
 
@@ -300,7 +333,7 @@ func (r rig) tasks() []string {
 func (r rig) initPID() string {
 	r.t.Helper()
 	for range 500 {
-		data, err := os.ReadFile(filepath.Join(r.tasks()[0], "bundle/pid"))
+		data, err := os.ReadFile(r.store().Paths(filepath.Base(r.tasks()[0])).PIDFile())
 		if err == nil && len(data) > 0 {
 			return strings.TrimSpace(string(data))
 		}

@@ -58,6 +58,33 @@ func currentTask(ctx context.Context, store tasks.Store, id string) (tasks.Task,
 	return t, err
 }
 
+// initTimeout is how long runningTask waits for a runtime that is starting a task.
+const initTimeout = 10 * time.Second
+
+// runningTask returns the present state of a task whose first process is known. A runtime that runs a task in
+// the foreground writes the pid only after it has started the container: runningTask waits for it. The error
+// Is ErrNotRunning if the task doesn't run.
+func runningTask(ctx context.Context, store tasks.Store, t tasks.Task) (tasks.Task, error) {
+	for end := time.Now().Add(initTimeout); t.State == tasks.Running && t.Life == nil && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return t, context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+		var err error
+		if t, err = currentTask(ctx, store, t.ID); err != nil {
+			return t, err
+		}
+	}
+	switch {
+	case t.State != tasks.Running:
+		return t, fmt.Errorf("%w: %s", ErrNotRunning, t.Status)
+	case t.Life == nil:
+		return t, fmt.Errorf("%w: its runtime is still starting it", ErrNotRunning)
+	}
+	return t, nil
+}
+
 // checkSupervisor returns an error that Is ErrHalted if all processes of a task have ended, and the
 // monitor or launcher that has to release everything is stopped or frozen.
 func checkSupervisor(store tasks.Store, t tasks.Task) error {

@@ -54,8 +54,9 @@ func execInContainer(ctx context.Context, store tasks.Store, t tasks.Task, o Exe
 	if err := o.check(); err != nil {
 		return 0, err
 	}
-	if t.State != tasks.Running || t.Life == nil {
-		return 0, fmt.Errorf("%w: %s", ErrNotRunning, t.Status)
+	t, err = runningTask(ctx, store, t)
+	if err != nil {
+		return 0, err
 	}
 	root, err := openRoot(store, t.Life.Init)
 	if err != nil {

@@ -33,8 +33,10 @@ func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Si
 		// SIGTERM makes the launcher leave the queue.
 		return sendSignal(store, t.Maker, unix.SIGTERM)
 	}
-	if (t.State != tasks.Running || t.Life == nil) && (!betweenLives || !final) {
-		return fmt.Errorf("task %s: %w: %s", t.Name, ErrNotRunning, t.Status)
+	if !betweenLives || !final {
+		if t, err = runningTask(ctx, store, t); err != nil {
+			return fmt.Errorf("task %s: %w", t.Name, err)
+		}
 	}
 	if final {
 		if err := markStopped(store, t); err != nil || betweenLives {
