@@ -66,7 +66,7 @@ func (d disk) nothing(t *testing.T) {
 		left = nil
 		for _, pattern := range []string{
 			d.path("tasks/*"), d.path("names/*"), d.path("images/sha256/*/tmp"), d.path("images/sha256/*/part-*"), d.path("driver/.new-*"),
-			d.dir + "/state/runtime/*/*", d.dir + "/state/attach/*", d.dir + "/state/exec/*",
+			d.dir + "/state/runtime/*/*", d.dir + "/state/runtime/*.*", d.dir + "/state/attach/*", d.dir + "/state/exec/*",
 		} {
 			found, err := filepath.Glob(pattern)
 			rig.Must(t, err)
@@ -92,7 +92,7 @@ func (d disk) nothing(t *testing.T) {
 func (d disk) run(t *testing.T, words ...string) rig.Said {
 	t.Helper()
 	said := d.berth(t, words...)
-	lines := slices.DeleteFunc(slices.Collect(strings.Lines(said.Err)), func(line string) bool { return strings.HasPrefix(line, "berth: pulling the image: ") })
+	lines := slices.DeleteFunc(slices.Collect(strings.Lines(said.Err)), func(line string) bool { return strings.HasPrefix(line, "berth: pulling the image: ") || strings.HasPrefix(line, "berth: unpacking layer ") })
 	said.Err = strings.Join(lines, "")
 	return said
 }
