@@ -52,5 +52,9 @@ func TestRemovalUnderTasks(t *testing.T) {
 	checkRefused(h, m, "containerd runs tasks of berth")
 	h.do("systemctl", "start", "containerd")
 	h.do("berth", "--engine", "containerd", "rm", "-f", id)
+
+	// A container's program that is called so is no monitor.
+	h.do("sh", "-c", "cp $(command -v sleep) /tmp/berth-monitor && unshare --pid --fork --kill-child /tmp/berth-monitor 1000 >/dev/null 2>&1 &")
+	h.until("sh", "-c", "ls -l /proc/[0-9]*/exe 2>/dev/null | grep -q -e '-> /tmp/berth-monitor'")
 	h.do(m.remove...)
 }
