@@ -208,7 +208,7 @@ func TestRestartAfterKilledRuntime(t *testing.T) {
 			j.Lasting.Restart = tasks.Restart{Policy: "on-failure", Max: 1}
 		})
 		d.waitForLine("started")
-		if err := os.WriteFile(filepath.Join(r.store().Paths(d.id).RuntimeState, "."+d.id+".pid"), nil, 0o600); err != nil {
+		if err := os.WriteFile(r.store().Path(d.id, "bundle/.pid"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		first := d.task().Life.Init

@@ -177,7 +177,7 @@ func (s sweeper) inspect(l *leftover) error {
 			return err
 		}
 		f.ended, f.previousBoot, f.expired = exit != nil, rec.BootID != boot, s.expired[rec.ID]
-		f.begun = s.hasBegun(l, f.previousBoot)
+		f.begun = s.hasBegun(l)
 		if rec.Member != nil {
 			_, err := os.Lstat(s.store.Path(rec.Member.Gang, "task.json"))
 			f.ofGang = err == nil
@@ -192,15 +192,15 @@ func (s sweeper) inspect(l *leftover) error {
 	return nil
 }
 
-// hasBegun reports whether a task's container was started or may have been: the monitor of a detached task
-// records the life, and for a task in the foreground the runtime writes the pid file, which a reboot removes.
-func (s sweeper) hasBegun(l *leftover, previousBoot bool) bool {
+// hasBegun reports whether a task's container was started: the monitor of a detached task records the
+// life, and for a task in the foreground the runtime writes the pid file.
+func (s sweeper) hasBegun(l *leftover) bool {
 	if l.rec.Detached {
 		life, err := s.store.Life(l.rec.ID)
 		return life != nil || err != nil
 	}
 	_, err := os.Lstat(l.PIDFile())
-	return err == nil || previousBoot
+	return err == nil
 }
 
 // cleanUp carries out a leftover's disposition, and releases its lock.

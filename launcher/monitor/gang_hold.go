@@ -60,7 +60,7 @@ func (g *gang) startHolder() error {
 		return err
 	}
 	g.holder, m.initEnd = pid, m.reaper.await(pid)
-	if err := os.WriteFile(m.paths().PIDFile(), []byte(strconv.Itoa(g.holder)), 0o600); err != nil {
+	if err := os.WriteFile(m.path("bundle/pid"), []byte(strconv.Itoa(g.holder)), 0o600); err != nil {
 		return fmt.Errorf("record the process that holds the namespaces: %w", err)
 	}
 	return g.linkNamespaces()

@@ -39,7 +39,7 @@ func (m *monitor) makeContainer() error {
 	if err := m.createContainer(); err != nil {
 		return err
 	}
-	pid, err := smallfile.Int(m.paths().PIDFile())
+	pid, err := smallfile.Int(m.path("bundle/pid"))
 	if err != nil {
 		return err
 	}
@@ -93,13 +93,17 @@ func (m *monitor) initDied() bool {
 // createContainer runs the runtime to create the container. The runtime is in the task's cgroup from
 // its first instruction.
 func (m *monitor) createContainer() error {
-	if err := m.paths().RemoveRuntimeFiles(); err != nil { // those of the last life
-		return err
+	// runc creates bundle/.pid with O_EXCL and renames it to bundle/pid. A .pid that a killed runc has
+	// left would make every later one fail.
+	for _, stale := range []string{"bundle/pid", "bundle/.pid", "bundle/log"} {
+		if err := os.Remove(m.path(stale)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
 	}
 	if err := m.cgroups.CreateTask(m.rec.Cgroup); err != nil {
 		return err
 	}
-	words := []string{"create", "--bundle", m.path("bundle"), "--pid-file", m.paths().PIDFile()}
+	words := []string{"create", "--bundle", m.path("bundle"), "--pid-file", m.path("bundle/pid")}
 	var console *ociruntime.Console
 	if m.rec.Terminal {
 		var err error

@@ -142,7 +142,7 @@ func openTask(o Options) (*monitor, error) {
 	if m.cgroups, err = cgroup.Detect(m.rec.CgroupMount); err != nil {
 		return nil, err
 	}
-	m.runtime = ociruntime.Runtime{Path: m.rec.Runtime, Root: m.rec.RuntimeRoot, Log: m.paths().RuntimeLog()}
+	m.runtime = ociruntime.Runtime{Path: m.rec.Runtime, Root: m.rec.RuntimeRoot, Log: m.path("bundle/log")}
 	m.ledger = ledger.Open(ledger.Options{
 		Dir: o.Store.State, Events: o.Store.Data, Proc: o.Store.Proc, Cgroup: m.rec.CgroupMount,
 	})
@@ -215,8 +215,6 @@ func (m *monitor) requestEnd(reason string) {
 }
 
 func (m *monitor) path(name string) string { return filepath.Join(m.Store.Dir(m.ID), name) }
-
-func (m *monitor) paths() tasks.Paths { return m.Store.Paths(m.ID) }
 
 // report writes the result of the start to Status, once.
 func (o *Options) report(text string) {

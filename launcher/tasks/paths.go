@@ -2,8 +2,6 @@ package tasks
 
 import (
 	"cmp"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -31,24 +29,11 @@ func (p Paths) In(name string) string { return filepath.Join(p.Dir, name) }
 // Bundle is the OCI bundle.
 func (p Paths) Bundle() string { return p.In("bundle") }
 
-// PIDFile has the pid of the container's init. The runtime writes it after it has started the container,
-// which may have filled the disk of the task's directory.
-func (p Paths) PIDFile() string { return filepath.Join(p.RuntimeState, p.ID+".pid") }
+// PIDFile has the pid of the container's init. The runtime writes it.
+func (p Paths) PIDFile() string { return p.In("bundle/pid") }
 
 // RuntimeLog is the runtime's log, in JSON.
-func (p Paths) RuntimeLog() string { return filepath.Join(p.RuntimeState, p.ID+".log") }
-
-// RemoveRuntimeFiles removes PIDFile and RuntimeLog. runc creates PIDFile under another name with O_EXCL and
-// renames it: one that a killed runc has left would make every later one fail.
-func (p Paths) RemoveRuntimeFiles() (err error) {
-	unfinished := filepath.Join(p.RuntimeState, "."+p.ID+".pid")
-	for _, path := range []string{p.PIDFile(), unfinished, p.RuntimeLog()} {
-		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
-	}
-	return err
-}
+func (p Paths) RuntimeLog() string { return p.In("bundle/log") }
 
 // RuntimeLink is a link to the runtime's program. The launcher creates it before anything runs.
 func (p Paths) RuntimeLink() string { return p.In("runtime") }

@@ -74,17 +74,13 @@ func (s Store) WriteLife(id string, l Life) error {
 	return s.writeFile(id, lifeFile, l, maxLife)
 }
 
-// WriteExit records a task's end, and removes the runtime's files. Everything that the task held must have
-// been released.
+// WriteExit records a task's end. Everything that the task held must have been released.
 func (s Store) WriteExit(id string, e Exit) error {
 	e.Version = Version
 	if err := s.markRemoval(id); err != nil && !isDiskFull(err) { // without the mark the task is only removed by hand
 		return fmt.Errorf("record task %s: %w", id, err)
 	}
-	if err := s.writeFile(id, exitFile, limitError(e), maxLife); err != nil {
-		return err
-	}
-	return s.Paths(id).RemoveRuntimeFiles()
+	return s.writeFile(id, exitFile, limitError(e), maxLife)
 }
 
 // limitError shortens the error of e: its text may come from an untrusted file.
@@ -187,14 +183,14 @@ func (s Store) stoppedInState(id string) string {
 	return filepath.Join(cmp.Or(s.State, "/run/berth"), "attach", id+".stopped")
 }
 
-// RemoveState removes a task's files in the state directory: the socket, the mark and the runtime's files.
+// RemoveState removes a task's files in the state directory: the socket and the mark.
 func (s Store) RemoveState(id string) (err error) {
 	for _, path := range []string{s.Socket(id), s.stoppedInState(id)} {
 		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
 		}
 	}
-	return errors.Join(err, s.Paths(id).RemoveRuntimeFiles())
+	return err
 }
 
 // Remove removes a task's directory, its name and its files in the state directory. The container must

@@ -204,7 +204,7 @@ func (s Store) Task(id string) (Task, error) {
 // a launcher in the foreground saves the time of writing run.json. It returns nil before the runtime
 // has written the file, and for detached tasks.
 func (s Store) LifeByPIDFile(r Record) *Life {
-	path := s.Paths(r.ID).PIDFile()
+	path := s.Path(r.ID, "bundle/pid")
 	pid, err := smallfile.Int(path)
 	if err != nil || pid <= 0 || r.Detached {
 		return nil

@@ -54,7 +54,7 @@ func (s server) killLauncher(t *testing.T, flags ...string) string {
 	rig.WaitUntil(t, "the runtime has written the pid of the task's first process", func() bool {
 		text, _ := os.ReadFile(file) // it isn't there yet
 		id = string(text)
-		pid, err := os.ReadFile(s.Path("/run/berth/runtime/" + id + ".pid"))
+		pid, err := os.ReadFile(s.Path("/var/lib/berth/tasks/" + id + "/bundle/pid"))
 		return id != "" && err == nil && len(pid) > 0
 	})
 	t.Cleanup(func() { s.Run(t, s.Command(s.Berth, "rm", "-f", id)) })

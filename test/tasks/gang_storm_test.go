@@ -94,7 +94,7 @@ func (s server) kill(t *testing.T, victim, idFile string, launcher int) {
 		}
 	}
 	monitor := `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q "^berth-monitor .*` + id + ` $" && echo ${p#/proc/}; done`
-	holder := "cat /run/berth/runtime/" + id + ".pid"
+	holder := "cat /var/lib/berth/tasks/" + id + "/bundle/pid"
 	switch {
 	case id == "" || victim == "launcher":
 	case victim == "monitor":
@@ -102,7 +102,7 @@ func (s server) kill(t *testing.T, victim, idFile string, launcher int) {
 	case victim == "holder":
 		find(holder)
 	case victim == "rank":
-		find(`for t in /var/lib/berth/tasks/*; do grep -q '"gang":"` + id + `"' $t/task.json && cat /run/berth/runtime/${t##*/}.pid && echo && break; done`)
+		find(`for t in /var/lib/berth/tasks/*; do grep -q '"gang":"` + id + `"' $t/task.json && cat $t/bundle/pid && echo && break; done`)
 	default:
 		find(monitor)
 		find(holder)

@@ -129,7 +129,7 @@ func TestGangHolder(t *testing.T) {
 func TestGangHolderProgram(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		id := s.detach(t, "-n", "1", "--network", "none", rig.ImagePath(t, "busybox"), "sleep", "1000")
-		proc := "/proc/" + s.Do(t, "cat", "/run/berth/runtime/"+id+".pid")
+		proc := "/proc/" + s.Do(t, "cat", "/var/lib/berth/tasks/"+id+"/bundle/pid")
 		exe := proc + "/exe"
 		var st unix.Statfs_t
 		rig.Must(t, unix.Statfs(exe, &st))
