@@ -66,7 +66,7 @@ func (d disk) nothing(t *testing.T) {
 		left = nil
 		for _, pattern := range []string{
 			d.path("tasks/*"), d.path("names/*"), d.path("images/sha256/*/tmp"), d.path("images/sha256/*/part-*"), d.path("driver/.new-*"),
-			d.dir + "/state/runtime/*/*", d.dir + "/state/runtime/*.*", d.dir + "/state/attach/*", d.dir + "/state/exec/*",
+			d.dir + "/state/runtime/*/*", d.dir + "/state/attach/*", d.dir + "/state/exec/*",
 		} {
 			found, err := filepath.Glob(pattern)
 			rig.Must(t, err)
@@ -92,7 +92,9 @@ func (d disk) nothing(t *testing.T) {
 func (d disk) run(t *testing.T, words ...string) rig.Said {
 	t.Helper()
 	said := d.berth(t, words...)
-	lines := slices.DeleteFunc(slices.Collect(strings.Lines(said.Err)), func(line string) bool { return strings.HasPrefix(line, "berth: pulling the image: ") || strings.HasPrefix(line, "berth: unpacking layer ") })
+	lines := slices.DeleteFunc(slices.Collect(strings.Lines(said.Err)), func(line string) bool {
+		return strings.HasPrefix(line, "berth: pulling the image: ") || strings.HasPrefix(line, "berth: unpacking layer ")
+	})
 	said.Err = strings.Join(lines, "")
 	return said
 }
@@ -164,7 +166,16 @@ func TestRunOnAFullDisk(t *testing.T) {
 		})
 	}
 	t.Run("a task fills it", func(t *testing.T) {
-		said := d.berth(t, "run", "--gpus", "1", name, "sh", "-c", "dd if=/dev/zero of=/big bs=1M; echo $?; exit 5")
+		// A runtime writes the pid file after it has started the container, for which it needs room.
+		gate := t.TempDir()
+		go func() {
+			for begun := []string(nil); len(begun) == 0; time.Sleep(time.Millisecond) {
+				begun, _ = filepath.Glob(d.path("tasks/*/bundle/pid")) // the pattern is right
+			}
+			_ = os.WriteFile(filepath.Join(gate, "open"), nil, 0o600) // without it the test never ends
+		}()
+		said := d.berth(t, "run", "--gpus", "1", "-v", gate+":/gate", name, "sh", "-c",
+			"until [ -e /gate/open ]; do sleep 0.01; done; dd if=/dev/zero of=/big bs=1M; echo $?; exit 5")
 		if said.Code != 5 || said.Out != "1\n" || !strings.Contains(said.Err, "No space left on device") {
 			t.Errorf("%+v", said)
 		}
