@@ -12,7 +12,7 @@ OPS     ?= 1000000
 # Packages that make test tests at a time: many tests wait more than they compute.
 PARALLEL ?= 4
 # They start first, so that none of them is left alone at the end.
-LONGEST := ./test/tasks ./test/faults ./test/cli ./launcher ./test/escape ./test/devicerules ./test/features ./test/images
+LONGEST := ./test/tasks ./test/faults ./test/cli ./launcher ./test/escape ./test/devicerules ./test/features ./test/images ./test/pull ./test/hook ./test/guard ./launcher/image ./test/gpu
 # 1 runs the tests of make test on every pair of runtime and version of cgroups.
 ALL     ?=
 TASKS   ?= 1000
