@@ -150,11 +150,16 @@ func concernsGangs(m netlink.Message) bool {
 	return false
 }
 
-// stopsForwarding reports whether a message is about an interface that forwards no more, and that
-// the gang's own doesn't. Writing 0 to ip_forward switches every interface off.
+// stopsForwarding reports whether a message says that ip_forward was switched off, which switches every
+// interface off, or that an interface forwards no more, and the gang's own doesn't. The constants are those of
+// linux/netconf.h.
 func (o Options) stopsForwarding(m netlink.Message) bool {
-	const header = 4        // of a struct netconfmsg, padded
-	const forwarding = 0x02 // NETCONFA_FORWARDING, in linux/netconf.h
+	const (
+		header         = 4 // of a struct netconfmsg, padded
+		attrIfIndex    = 1
+		attrForwarding = 2
+		ifIndexOfAll   = -1
+	)
 	if len(m.Data) < header {
 		return false
 	}
@@ -162,13 +167,20 @@ func (o Options) stopsForwarding(m netlink.Message) bool {
 	if err != nil {
 		return false
 	}
+	index, stops := int32(0), false
 	for attributes.Next() {
-		if attributes.Type() == forwarding && attributes.Uint32() == 0 {
-			on, err := smallfile.Int(filepath.Join(o.Host.Proc, "sys/net", forwardingKey(InterfaceName(o.Gang))))
-			return err == nil && on == 0
+		switch attributes.Type() {
+		case attrIfIndex:
+			index = attributes.Int32()
+		case attrForwarding:
+			stops = attributes.Uint32() == 0
 		}
 	}
-	return false
+	if !stops || index == ifIndexOfAll {
+		return stops
+	}
+	on, err := smallfile.Int(filepath.Join(o.Host.Proc, "sys/net", forwardingKey(InterfaceName(o.Gang))))
+	return err == nil && on == 0
 }
 
 // restoreRules sets up the host as when the gang was connected, if the gang still has a way
