@@ -28,9 +28,9 @@ type Ask struct {
 	// negative value waits for as long as ctx lives.
 	Wait time.Duration
 	// Waiter is the process that waits if it isn't the calling one, which then waits on its behalf;
-	// it may have the pid alone. The place in the queue is the waiter's: it lasts as long as that
-	// process lives, and the next Acquire for the same process and request goes on with it. A waiter
-	// that is stopped or frozen gets no devices until it goes on.
+	// it may have the pid alone. The place in the queue is the waiter's: if the calling process ends, the
+	// next Acquire for the same process and request within ten seconds goes on with it. A waiter that is stopped
+	// or frozen gets no devices until it goes on.
 	Waiter Process
 	// Waiting, if set, is called (from Acquire's goroutine) when the request has
 	// to wait and whenever what it waits for changes.
@@ -129,10 +129,14 @@ func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, er
 		tx.removeTicket(id)
 		return tx.grantLease(a, devices, ticket), nil
 	}
-	if !stay {
+	i := findTicket(tx.queue, id)
+	switch {
+	case !stay:
 		tx.removeTicket(id)
-	} else if findTicket(tx.queue, id) < 0 && errors.Is(err, ErrBusy) {
+	case i < 0 && errors.Is(err, ErrBusy):
 		tx.queue, tx.dirty = enqueue(tx.queue, *ticket), true
+	case i >= 0 && tx.queue[i].v.server() != ticket.server(): // this server goes on with it
+		tx.queue[i], tx.dirty = block[waiter]{v: *ticket}, true
 	}
 	return Lease{}, withHolders(err, a, tx.leases)
 }

@@ -91,6 +91,7 @@ func TestEncodeAsJSON(t *testing.T) {
 		same(t, &waiter{
 			anyText().Draw(t, "id"), anyText().Draw(t, "request"), anyOwner().Draw(t, "owner"), anyTime().Draw(t, "since"),
 			time.Duration(rapid.Int64().Draw(t, "arrived")), anyProcess().Draw(t, "process"), anyText().Draw(t, "cgroup"),
+			rapid.Int().Draw(t, "server"), rapid.Uint64().Draw(t, "its start"), time.Duration(rapid.Int64().Draw(t, "server ended")),
 		})
 	}))
 	t.Run("event", rapid.MakeCheck(func(t *rapid.T) {

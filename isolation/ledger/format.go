@@ -63,7 +63,14 @@ type waiter struct {
 	// namespace check its Cgroup instead.
 	Process Process `json:"process"`
 	Cgroup  string  `json:"cgroup"`
+	// ServerPID and ServerStart are the process that waits on behalf of Process, in the same pid namespace, 0 if Process
+	// waits itself. ServerEnded is when its end was noticed, since boot, 0 before. Files of earlier versions have none of them.
+	ServerPID   int           `json:"server_pid,omitempty"`
+	ServerStart uint64        `json:"server_start,omitempty"`
+	ServerEnded time.Duration `json:"server_ended_ns,omitempty"`
 }
+
+func (w waiter) server() Process { return Process{w.ServerPID, w.ServerStart, w.Process.Namespace} }
 
 // appendHeader is the header of a file of about so many bytes. Its checksum is filled in by fillChecksum.
 func appendHeader(kind string, size int) []byte {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
@@ -213,9 +214,26 @@ func isHalted(w system, me self, wt waiter) bool {
 	return wt.Process.Namespace == me.Namespace && w.Halted(wt.Process.PID)
 }
 
+// reconnectTime is how long a request stays in the queue after its server has ended, so that its process can ask
+// another server.
+const reconnectTime = 10 * time.Second
+
+// hasUnnoticedEnd reports whether the waiter's server has ended, and the ticket doesn't say so yet. It is false for
+// a server in another pid namespace, which can't be examined.
+func hasUnnoticedEnd(w system, me self, wt waiter) bool {
+	if wt.ServerPID == 0 || wt.ServerEnded != 0 || wt.server().Namespace != me.Namespace {
+		return false
+	}
+	alive, err := isAlive(w, wt.server())
+	return !alive && err == nil
+}
+
 // stillWaits reports whether a waiter's process still waits.
 func stillWaits(w system, me self, wt waiter) bool {
 	if wt.Owner.BootID != me.boot {
+		return false
+	}
+	if _, uptime := w.Now(); wt.ServerEnded != 0 && uptime-wt.ServerEnded > reconnectTime {
 		return false
 	}
 	if wt.Process.Namespace != me.Namespace {

@@ -156,7 +156,7 @@ func (tx *transaction) readLease(i int) (Lease, error) {
 }
 
 // reapDead frees the leases of dead holders, binds reserved leases whose containers exist by
-// now, and removes dead waiters from the queue.
+// now, notes which waiters' servers have ended, and removes dead waiters from the queue.
 func (tx *transaction) reapDead() {
 	w := tx.ledger.world
 	tx.reaped = tx.uptime
@@ -166,6 +166,11 @@ func (tx *transaction) reapDead() {
 			tx.removeLease(i, "reaped", v.why)
 		case v.bound != nil:
 			tx.bindLease(i, *v.bound)
+		}
+	}
+	for i := range tx.queue {
+		if b := &tx.queue[i]; hasUnnoticedEnd(w, tx.me, b.v) {
+			b.v.ServerEnded, b.raw, tx.dirty = tx.uptime, nil, true
 		}
 	}
 	waiting := len(tx.queue)

@@ -108,6 +108,9 @@ func (l *Ledger) newTicket(a Ask) (waiter, error) {
 		return ticket, nil
 	}
 	ticket.Process = a.Waiter
+	if me.Namespace == a.Waiter.Namespace {
+		ticket.ServerPID, ticket.ServerStart = me.PID, me.Start
+	}
 	st, _, err := l.store.readFull()
 	for _, w := range st.queue {
 		if w.v.Process == ticket.Process && w.v.Request == ticket.Request {
@@ -160,7 +163,7 @@ func (l *Ledger) allLive(me self, leases []record, line []block[waiter]) bool {
 		}
 	}
 	for _, b := range line {
-		if !stillWaits(l.world, me, b.v) {
+		if !stillWaits(l.world, me, b.v) || hasUnnoticedEnd(l.world, me, b.v) {
 			return false
 		}
 	}

@@ -206,6 +206,12 @@ func (w *lockedFake) Process(pid int) (process.Stat, error) {
 	return w.fakeWorld.Process(pid)
 }
 
+func (w *lockedFake) Now() (time.Time, time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.fakeWorld.Now()
+}
+
 func inFake(t *testing.T, test func(*lockedFake, *Ledger)) {
 	w := &lockedFake{fakeWorld: newFake()}
 	l := in(t, w)
@@ -343,6 +349,80 @@ func TestWaiterOfAnotherProcess(t *testing.T) {
 	if err := <-again; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// enqueueFor puts a request into the queue that the process server makes on behalf of the process client.
+func enqueueFor(t *testing.T, w *fakeWorld, l *Ledger, server, client int, words string) (id string) {
+	t.Helper()
+	usual := w.me
+	defer func() { w.me = usual }()
+	w.procs[server], w.me.Process = fakeProcess{start: uint64(server)}, Process{PID: server, Start: uint64(server), Namespace: 7}
+	a := ask(t, words)
+	a.Owner.BootID, a.Waiter = w.me.boot, Process{PID: client, Start: w.procs[client].start, Namespace: 7}
+	ticket, err := l.newTicket(a)
+	testutil.Must(t, err)
+	if _, err := l.attempt(t.Context(), a, &ticket, true); !errors.Is(err, ErrBusy) {
+		t.Fatal(err)
+	}
+	return ticket.ID
+}
+
+// TestServerHasEnded: a request whose server has ended leaves the queue unless its process asks another
+// server soon, although that process lives.
+func TestServerHasEnded(t *testing.T) {
+	w := newFake()
+	w.procs[20] = fakeProcess{start: 5}
+	l := in(t, w)
+	mustAcquire(t, l, ask(t, "5"))
+	id := enqueueFor(t, w, l, 30, 20, "6") // it keeps the sixth
+	check := func(what string, want ...string) {
+		t.Helper()
+		_, err := l.Acquire(t.Context(), ask(t, "1"))
+		var ids []string
+		for _, q := range mustView(t, l).Queue {
+			ids = append(ids, q.ID)
+		}
+		if !slices.Equal(ids, want) || errors.Is(err, ErrBusy) != (len(want) > 0) {
+			t.Errorf("%s: queue %v, want %v; %v", what, ids, want, err)
+		}
+	}
+	w.uptime += time.Hour
+	check("its server lives", id)
+	w.end(30)
+	check("its server has just ended", id)
+	w.uptime += 9 * time.Second
+	check("a moment later", id)
+	if again := enqueueFor(t, w, l, 31, 20, "6"); again != id {
+		t.Errorf("the next server's request is %s, was %s", again, id)
+	}
+	w.uptime += time.Hour
+	check("with the next server", id)
+	w.end(31)
+	check("which ends, too", id)
+	w.uptime += 11 * time.Second
+	check("and the process asks no other")
+}
+
+// TestEndOfServerServesTheQueue: requests that wait behind that of a server which has ended don't depend on others.
+func TestEndOfServerServesTheQueue(t *testing.T) {
+	inFake(t, func(w *lockedFake, l *Ledger) {
+		mustAcquire(t, l, ask(t, "5"))
+		w.set(func(f *fakeWorld) { f.procs[20] = fakeProcess{start: 5} })
+		enqueueFor(t, w.fakeWorld, l, 30, 20, "6")
+		done, _ := startWaiting(t, t.Context(), l, "1")
+		w.set(func(f *fakeWorld) { delete(f.procs, 30) })
+		for deadline := time.After(10 * time.Second); ; {
+			w.set(func(f *fakeWorld) { f.uptime += 11 * time.Second })
+			select {
+			case err := <-done:
+				testutil.Must(t, err)
+				return
+			case <-deadline:
+				t.Fatal("it waits on")
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
 }
 
 // TestWaiterHasEnded: the wait ends when the process that asks has ended, although its context has not.

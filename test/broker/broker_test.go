@@ -284,6 +284,31 @@ func TestKilledBroker(t *testing.T) {
 	n.waitForLeases(0)
 }
 
+// TestClientStaysAway: a request whose process lives, but doesn't ask the next broker, leaves the queue.
+func TestClientStaysAway(t *testing.T) {
+	n := start(t)
+	first := n.broker()
+	held := n.start(bob, n.Berth, "alloc", "all", "--", "sleep", "1000")
+	n.waitForLeases(1)
+	words := as(alice, "perl", "-e", connecting+`my $s = connection(); print $s qq({"version":1,"acquire":{"request":"8","wait_seconds":-1}}\n); <$s>; sleep 1000`)
+	away := rig.StartProcess(t, n.Command(words[0], words[1:]...))
+	n.waitForQueue(1)
+	rig.Must(t, first.Cmd.Process.Kill())
+	first.Wait(t)
+	n.broker()
+	behind := n.start(bob, n.Berth, "alloc", "--wait=1m", "1", "--", "true")
+	n.waitForQueue(2)
+	rig.Must(t, held.Cmd.Process.Signal(os.Interrupt))
+	held.Wait(t)
+	if code := behind.Wait(t); code != 0 {
+		t.Errorf("a request behind it: exit code %d", code)
+	}
+	if away.HasEnded() {
+		t.Error("the process that stays away has ended")
+	}
+	n.waitForQueue(0)
+}
+
 var (
 	kills    = flag.Int("broker.kills", 30, "`brokers` that TestKilledAtRandom kills")
 	killSeed = flag.Uint64("broker.seed", 1, "`seed` of what TestKilledAtRandom draws")
