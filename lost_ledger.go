@@ -107,7 +107,7 @@ func (n *Node) NoteLease(l ledger.Lease) error {
 	for _, d := range l.Devices {
 		uuids = append(uuids, d.UUID)
 	}
-	return n.cgroups.SetNote(l.Owner.Cgroup, strings.Join([]string{l.ID, namespace, strings.Join(uuids, ",")}, " "))
+	return n.cgroups.SetNote(l.Owner.Cgroup, strings.Join([]string{l.ID, namespace, strings.Join(uuids, ","), strconv.Itoa(l.Owner.UID)}, " "))
 }
 
 // readMountNamespace returns the mount namespace of this machine's file systems: that of this process, or
@@ -156,7 +156,8 @@ func (n *Node) findAllocCommands(inv gpu.Inventory) (leases []ledger.Lease, unkn
 			case why != "":
 				unknown = append(unknown, fmt.Sprintf("process %d of a command of berth alloc holds a lease: %s", pid, why))
 			case len(l.Devices) > 0:
-				l.Owner = ledger.Owner{EntryPoint: "alloc", Name: strconv.Itoa(pid), Cgroup: path, Process: ledger.Process{PID: pid, Start: start}}
+				l.Owner.EntryPoint, l.Owner.Name, l.Owner.Cgroup = "alloc", strconv.Itoa(pid), path
+				l.Owner.Process = ledger.Process{PID: pid, Start: start}
 				leases = append(leases, l)
 			}
 			break
@@ -165,14 +166,21 @@ func (n *Node) findAllocCommands(inv gpu.Inventory) (leases []ledger.Lease, unkn
 	return leases, unknown, nil
 }
 
-// parseNote reads what NoteLease has written: the lease without its owner, and the mount namespace that it was taken in.
-// why says why its devices aren't known.
+// parseNote reads what NoteLease has written: the lease, of its owner only the uid, and the mount namespace that it was
+// taken in. why says why its devices aren't known. Notes of earlier versions have no uid: theirs is root's.
 func parseNote(note string, inv gpu.Inventory) (l ledger.Lease, namespace, why string) {
 	words := strings.Split(note, " ")
-	if len(words) != 3 {
+	if len(words) < 3 {
 		return l, "", "its cgroup doesn't say which devices"
 	}
 	l.ID, namespace = words[0], words[1]
+	if len(words) > 3 {
+		uid, err := strconv.Atoi(words[3])
+		if err != nil {
+			return l, namespace, "its cgroup doesn't say which user"
+		}
+		l.Owner.UID = uid
+	}
 	for uuid := range strings.SplitSeq(words[2], ",") {
 		switch g, slice, found := inv.Lookup(uuid); {
 		case found && slice != nil:

@@ -710,6 +710,53 @@ func TestLostLedger(t *testing.T) {
 	}
 }
 
+// TestRepairedLease: a lease that is found again after a lost ledger is still its user's. Where the note of an earlier
+// version doesn't name the user, the lease is root's, and the command ends as usual.
+func TestRepairedLease(t *testing.T) {
+	n := start(t)
+	n.broker()
+	repair := func() (id string) {
+		n.Do(t, "sh", "-c", "rm -r /run/berth/ledger.json /run/berth/leases")
+		n.Do(t, n.Berth, "repair")
+		return n.waitForLeases(1)[0].ID
+	}
+	begin := func() (p rig.Process, group string, end func()) {
+		words := as(alice, n.Berth, "alloc", "2", "--", "sh", "-c", "sed -n s/^0:://p /proc/self/cgroup; read x; true")
+		cmd := n.Command(words[0], words[1:]...)
+		in, err := cmd.StdinPipe()
+		rig.Must(t, err)
+		out, err := cmd.StdoutPipe()
+		rig.Must(t, err)
+		p = rig.StartProcess(t, cmd)
+		group, err = bufio.NewReader(out).ReadString('\n')
+		rig.Must(t, err)
+		return p, strings.TrimSuffix(group, "/main\n"), func() { _ = in.Close() }
+	}
+
+	p, _, _ := begin()
+	id := repair()
+	if got := n.run(bob, n.Berth, "release", "--force", id); got.Code != 1 || !strings.Contains(got.Err, "only root can end it") {
+		t.Errorf("another user: %+v", got)
+	}
+	n.wantSaid("its user", n.run(alice, n.Berth, "release", "--force", id), rig.Said{Out: "released " + id + ": GPU 0,1\n"})
+	p.Wait(t)
+
+	p, group, end := begin()
+	path, note := fmt.Sprintf("/proc/%d/root/sys/fs/cgroup%s", p.Cmd.Process.Pid, group), make([]byte, 4096)
+	size, err := unix.Getxattr(path, "trusted.berth", note)
+	rig.Must(t, err)
+	rig.Must(t, unix.Setxattr(path, "trusted.berth", []byte(strings.Join(strings.Fields(string(note[:size]))[:3], " ")), 0))
+	id = repair()
+	if got := n.run(alice, n.Berth, "release", "--force", id); got.Code != 1 || !strings.Contains(got.Err, "only root can end it") {
+		t.Errorf("a lease that names no user: %+v", got)
+	}
+	end()
+	if code := p.Wait(t); code != 0 {
+		t.Errorf("its command: exit code %d", code)
+	}
+	n.Do(t, n.Berth, "alloc", "all", "--", "true")
+}
+
 // TestContainers: a process in another PID or cgroup namespace gets no lease: it would leave its container's cgroup. One in
 // another user namespace gets none either: its subordinate uids would have limits of their own.
 func TestContainers(t *testing.T) {

@@ -53,12 +53,15 @@ func holdBrokersLease(c *cli.Context, node *berth.Node, wanted request.Request, 
 		return runErr
 	}
 	err = client.New(conf.State).Release(c.Context, lease.ID, false)
+	var refused *protocol.Error
 	switch {
 	case errors.Is(err, ledger.ErrLive):
 		printLeft("processes", lease.Devices)
 		err = nil
 	case errors.Is(err, client.ErrNoBroker), errors.Is(err, client.ErrLost), errors.Is(err, ledger.ErrNotFound):
 		err = nil // the next request finds that the holder is dead, or has found it
+	case errors.As(err, &refused) && refused.Code == protocol.CodeForbidden:
+		err = nil // the ledger was rebuilt without the lease's user; the next request finds that the holder is dead
 	}
 	return errors.Join(runErr, err)
 }
