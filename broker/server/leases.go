@@ -146,6 +146,7 @@ func (s *Server) enterLease(ctx context.Context, c *caller, l ledger.Lease) (*pr
 	for _, r := range s.node.RemarkOccupied(l.Devices) {
 		granted.Remarks = append(granted.Remarks, r.Name)
 	}
+	granted.Remarks = hideRemarks(granted.Remarks, s.show)
 	return granted, nil
 }
 

@@ -204,7 +204,7 @@ func (s *Server) serveRequest(ctx context.Context, c *caller, r protocol.Request
 	if err != nil && errors.As(context.Cause(ctx), &sent) {
 		err = sent
 	}
-	return reply, err
+	return reply, hideLost(err, s.show)
 }
 
 // sendReply writes a message within messageTimeout.

@@ -1,8 +1,11 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -15,12 +18,16 @@ func hideOthers(v ledger.View, uid int, show string) ledger.View {
 	}
 	v.Leases, v.Queue = slices.Clone(v.Leases), slices.Clone(v.Queue)
 	for i := range v.Leases {
-		v.Leases[i].Lease = hideHolder(v.Leases[i].Lease, uid, show)
+		l := &v.Leases[i]
+		if show == "none" && !isOwn(l.Owner, uid) {
+			l.Note = ""
+		}
+		l.Lease = hideHolder(l.Lease, uid, show)
 	}
 	for i := range v.Queue {
 		w := &v.Queue[i]
-		l := hideHolder(ledger.Lease{ID: w.ID, Request: w.Request, Owner: w.Owner}, uid, show)
-		w.ID, w.Request, w.Owner = l.ID, l.Request, l.Owner
+		l := hideHolder(ledger.Lease{ID: w.ID, Request: w.Request, Owner: w.Owner, Since: w.Since}, uid, show)
+		w.ID, w.Request, w.Owner, w.Since = l.ID, l.Request, l.Owner, l.Since
 	}
 	return v
 }
@@ -30,7 +37,7 @@ func hideHolder(l ledger.Lease, uid int, show string) ledger.Lease {
 	switch {
 	case show == "all", isOwn(l.Owner, uid):
 	case show == "none":
-		l.ID, l.Request, l.Owner = "", "", ledger.Owner{UID: -1}
+		l = ledger.Lease{State: l.State, Devices: l.Devices, Owner: ledger.Owner{UID: -1}}
 	default:
 		name := l.Owner.User
 		if name == "" {
@@ -51,4 +58,20 @@ func hideHolders(b ledger.BusyError, uid int, show string) ledger.BusyError {
 		b.Occupied = nil
 	}
 	return b
+}
+
+// hideRemarks returns the remarks on a new lease, which name processes of others, as far as policy.show shows them.
+func hideRemarks(remarks []string, show string) []string {
+	if show == "none" {
+		return nil
+	}
+	return remarks
+}
+
+// hideLost returns an error without the holders that one of a lost ledger names, unless policy.show is "all".
+func hideLost(err error, show string) error {
+	if show != "all" && errors.Is(err, berth.ErrLedgerLost) {
+		return fmt.Errorf("%w: root rebuilds it with berth repair", berth.ErrLedgerLost)
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -16,18 +17,21 @@ func TestHideOthers(t *testing.T) {
 		return ledger.Owner{EntryPoint: "alloc", Name: "python", UID: uid, User: "u", Command: "python secret.py", Cgroup: "/berth/alloc-1.2.3-ab", Process: ledger.Process{PID: 1}}
 	}
 	container := ledger.Owner{EntryPoint: "docker", Name: "web", Container: "4f0c", UID: 7, User: "x", Command: "secret", Bundle: "/b", Cgroup: "/docker/4f0c"}
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	leases := func(owners ...ledger.Owner) (v ledger.View) {
 		for _, o := range owners {
-			v.Leases = append(v.Leases, ledger.Status{Live: true, Lease: ledger.Lease{ID: "0123456789ab", Request: "1", Devices: []gpu.Device{{UUID: "GPU-0"}}, Owner: o}})
-			v.Queue = append(v.Queue, ledger.Waiter{ID: "0123456789ab", Request: "1", Owner: o})
+			v.Leases = append(v.Leases, ledger.Status{Live: true, Note: "init (process 1) has ended", Lease: ledger.Lease{
+				ID: "0123456789ab", Request: "1", Devices: []gpu.Device{{UUID: "GPU-0"}}, Owner: o, Since: since, Ticks: 7,
+			}})
+			v.Queue = append(v.Queue, ledger.Waiter{ID: "0123456789ab", Request: "1", Owner: o, Since: since})
 		}
 		return v
 	}
 	all := leases(command(7), command(8), container)
 	nothing := leases(command(7), ledger.Owner{UID: -1}, ledger.Owner{UID: -1})
 	for i := 1; i < 3; i++ {
-		nothing.Leases[i].ID, nothing.Leases[i].Request = "", ""
-		nothing.Queue[i].ID, nothing.Queue[i].Request = "", ""
+		nothing.Leases[i] = ledger.Status{Live: true, Lease: ledger.Lease{Devices: nothing.Leases[i].Devices, Owner: nothing.Leases[i].Owner}}
+		nothing.Queue[i] = ledger.Waiter{Owner: nothing.Queue[i].Owner}
 	}
 	users := leases(command(7), ledger.Owner{EntryPoint: "alloc", UID: 8, User: "u"}, ledger.Owner{EntryPoint: "docker", UID: 7, User: "x"})
 	for show, want := range map[string]ledger.View{"all": all, "users": users, "": users, "none": nothing} {
@@ -44,6 +48,16 @@ func TestHideOthers(t *testing.T) {
 		}
 		if diff := cmp.Diff(wanted, hideHolders(busy, 7, show)); diff != "" {
 			t.Errorf("busy, %q (-want +got):\n%s", show, diff)
+		}
+	}
+}
+
+// TestHideRemarks: remarks name processes of others.
+func TestHideRemarks(t *testing.T) {
+	remarks := []string{"GPU 2 in use by python (4711, bob)"}
+	for show, want := range map[string][]string{"all": remarks, "users": remarks, "": remarks, "none": nil} {
+		if diff := cmp.Diff(want, hideRemarks(remarks, show)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", show, diff)
 		}
 	}
 }

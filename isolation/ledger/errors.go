@@ -88,7 +88,10 @@ func (e *BusyError) Error() string {
 		} else {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, "%s by %s since %s", formatIndexes(h.Devices), h.Owner.displayName(), h.Since.Format("2006-01-02 15:04"))
+		fmt.Fprintf(&b, "%s by %s", formatIndexes(h.Devices), h.Owner.displayName())
+		if !h.Since.IsZero() { // a user may not be shown it
+			b.WriteString(" since " + h.Since.Format("2006-01-02 15:04"))
+		}
 	}
 	if more := len(e.Holders) - listed; more > 0 {
 		fmt.Fprintf(&b, " and %d more", more)

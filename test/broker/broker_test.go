@@ -423,6 +423,10 @@ func TestShow(t *testing.T) {
 			if o := view.Leases[0].Owner; o.Command != want[1] || (o.User == "daemon") != (show != "none") {
 				t.Errorf("bob's: %+v", o)
 			}
+			ages := strings.Fields(n.run(alice, n.Berth, "leases", "--format", "{{.For}}").Out)
+			if len(ages) != 2 || (ages[0] == "-") != (show == "none") || ages[1] == "-" {
+				t.Errorf("ages: %q", ages)
+			}
 			row := n.run(alice, n.Berth, "leases", "--format", "{{.Holder}}|{{.User}}|{{.GPU}}").Out
 			user := map[bool]string{true: "-", false: "daemon"}[show == "none"]
 			if w := want[0] + "|" + user + "|0,1\nalloc sleep|4711|2\n"; row != w {
@@ -437,6 +441,9 @@ func TestShow(t *testing.T) {
 			}
 			busy := n.run(alice, n.Berth, "alloc", "8", "--", "true")
 			if hides := !strings.Contains(busy.Err, "GPU 0,1 by alloc sleep"); busy.Code != 75 || hides == (show == "all") {
+				t.Errorf("%+v", busy)
+			}
+			if strings.Contains(busy.Err, "0001") || show == "none" && !strings.Contains(busy.Err, "held: GPU 0,1 by others, GPU 2 by") {
 				t.Errorf("%+v", busy)
 			}
 			for _, file := range []string{"/run/berth/ledger.json", "/run/berth/leases/" + view.Leases[1].ID + ".json", "/var/lib/berth/events.log"} {
@@ -701,6 +708,8 @@ func TestLostLedger(t *testing.T) {
 	n.Do(t, "sh", "-c", "rm -r /run/berth/ledger.json /run/berth/leases")
 	if got := n.run(bob, n.Berth, "alloc", "1", "--", "true"); got.Code != 125 || !strings.Contains(got.Err, "ledger is lost") {
 		t.Errorf("%+v", got)
+	} else if got.Err != "berth: the ledger is lost: root rebuilds it with berth repair\n" {
+		t.Errorf("it names others' leases: %+v", got)
 	}
 	n.Do(t, n.Berth, "repair")
 	for _, l := range n.waitForLeases(2) {

@@ -72,8 +72,11 @@ func FormatCount(n int, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
-// FormatAge prints the time since an event in its two largest units.
+// FormatAge prints the time since an event in its two largest units, "-" if that is the zero time.
 func FormatAge(since, now time.Time) string {
+	if since.IsZero() {
+		return "-"
+	}
 	d := now.Sub(since).Round(time.Second)
 	switch {
 	case d < time.Minute:

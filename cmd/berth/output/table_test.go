@@ -27,6 +27,9 @@ func TestFormatAge(t *testing.T) {
 			t.Errorf("age of %v is %s, want %s", c.ago, got, c.want)
 		}
 	}
+	if got := FormatAge(time.Time{}, now); got != "-" {
+		t.Errorf("an age that isn't known is %s", got)
+	}
 }
 
 func TestFormatSize(t *testing.T) {
