@@ -89,6 +89,22 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	}
 }
 
+// RefuseAll answers each connection of a listener with an error, until the listener is closed.
+func RefuseAll(l *net.UnixListener, why error) error {
+	for {
+		conn, err := l.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case err != nil:
+			return err
+		}
+		// It fits into the socket's buffer, and doesn't wait for the caller.
+		_ = sendReply(conn, protocol.Reply{Error: errorMessage(why)})
+		_ = conn.Close()
+	}
+}
+
 // enter counts one more unless there are limit already.
 func (s *Server) enter(count *int, limit int) bool {
 	s.mu.Lock()

@@ -64,31 +64,38 @@ func run(args []string) error {
 	if root, err := process.HostRoot("/proc"); err != nil || !root {
 		return errors.Join(errors.New("this needs root of the host"), err)
 	}
-	conf, err := berth.LoadConfig(*config)
-	if err != nil {
-		return err
-	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	conf.Log, conf.Confined = log, *confined
-	s, err := server.New(conf, log)
-	if err != nil {
+	conf, err := berth.LoadConfig(*config)
+	var s *server.Server
+	if err == nil {
+		conf.Log, conf.Confined = log, *confined
+		s, err = server.New(conf, log)
+	}
+	if err != nil && !isStartedBySystemd() {
 		return err
 	}
+	unusable := err
 	listener, err := openListener(conf.State)
 	if err != nil {
-		return err
+		return errors.Join(unusable, err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, func() { _ = listener.Close() })
+	if unusable != nil { // systemd ends a socket whose service fails again and again
+		log.Error("the broker has to be restarted once this is fixed", "error", unusable)
+		return server.RefuseAll(listener, fmt.Errorf("the broker has to be restarted once this is fixed: %w", unusable))
+	}
 	// Requests that wait are cut off, as by a kill: their callers go on with the next broker, and keep
 	// their places in the queue.
 	return s.Serve(context.Background(), listener)
 }
 
+func isStartedBySystemd() bool { return os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) }
+
 // openListener returns the socket that systemd has passed, or makes one in the state directory.
 func openListener(state string) (*net.UnixListener, error) {
-	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
+	if isStartedBySystemd() {
 		if n := os.Getenv("LISTEN_FDS"); n != "1" {
 			return nil, fmt.Errorf("systemd has passed %s sockets, and one is expected", n)
 		}

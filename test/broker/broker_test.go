@@ -816,6 +816,44 @@ print last_line(ask(2)) =~ /"caller"/ ? "refused\n" : "no\n"`
 	n.waitForLeases(0)
 }
 
+// TestUnreadableConfiguration: a broker that systemd has started stays and answers each request with the reason: systemd
+// ends a socket whose service fails again and again.
+func TestUnreadableConfiguration(t *testing.T) {
+	n := start(t)
+	conf := filepath.Join(n.Dir, "unreadable.toml")
+	rig.Must(t, os.WriteFile(conf, []byte("[policy\n"), 0o644))
+	broker := filepath.Dir(n.Berth) + "/berth-broker"
+	if got := n.Run(t, n.Command(broker, "--config", conf)); got.Code != 1 || strings.Count(got.Err, "\n") != 1 {
+		t.Errorf("started by hand: %+v", got)
+	}
+	path := n.Path("/run/berth/broker.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	rig.Must(t, err)
+	defer l.Close()
+	rig.Must(t, os.Chmod(path, 0o666))
+	socket, err := l.File()
+	rig.Must(t, err)
+	defer socket.Close()
+	cmd := n.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" --config "$1"`, broker, conf)
+	cmd.ExtraFiles = []*os.File{socket}
+	p := rig.StartProcess(t, cmd)
+	for range 2 {
+		if got := n.ask(`{"version":1,"list":{}}` + "\n"); !strings.Contains(got, `"failed"`) || !strings.Contains(got, "unreadable.toml") {
+			t.Errorf("%q", got)
+		}
+	}
+	if got := n.run(alice, n.Berth, "leases"); got.Code != 1 || !strings.Contains(got.Err, "the broker has to be restarted") || strings.Count(got.Err, "\n") != 1 {
+		t.Errorf("%+v", got)
+	}
+	if p.HasEnded() {
+		t.Error("the broker has ended")
+	}
+	rig.Must(t, p.Cmd.Process.Signal(unix.SIGTERM))
+	if code := p.Wait(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // TestEndsCleanly: the broker ends at SIGTERM, and removes its socket.
 func TestEndsCleanly(t *testing.T) {
 	n := start(t)
