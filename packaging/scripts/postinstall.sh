@@ -16,6 +16,9 @@ if command -v systemd-tmpfiles >/dev/null; then
 	systemd-tmpfiles --create berth.conf || true # of an image, where there is no /run
 fi
 mkdir -p /run/berth /var/lib/berth
+# Files of older versions, which every user could read. Some of them may be missing.
+chmod -f 600 /run/berth/ledger.json* /run/berth/leases/*.json || true
+chmod -f 640 /var/lib/berth/events.log* || true
 
 command -v systemctl >/dev/null || exit 0
 if [ $first = yes ]; then

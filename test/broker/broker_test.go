@@ -456,6 +456,25 @@ func TestShow(t *testing.T) {
 	}
 }
 
+// TestUpgrade: the package's script closes to users the files that older versions left readable for everybody.
+func TestUpgrade(t *testing.T) {
+	n := start(t)
+	rig.StartProcess(t, n.Command(n.Berth, "alloc", "1", "--", "sleep", "1000"))
+	n.waitForLeases(1)
+	n.Do(t, "sh", "-c", "cd /run/berth && chmod 644 ledger.json leases/*.json /var/lib/berth/events.log")
+	script, err := os.ReadFile("../../packaging/scripts/postinstall.sh")
+	rig.Must(t, err)
+	tools := t.TempDir() // without systemctl
+	for _, name := range []string{"mkdir", "chmod"} {
+		rig.Must(t, os.Symlink("/bin/"+name, filepath.Join(tools, name)))
+	}
+	n.Do(t, "env", "PATH="+tools, "/bin/sh", "-c", string(script), "postinstall", "configure", "1.0")
+	got := n.Do(t, "sh", "-c", "cd /run/berth && stat -c %a ledger.json leases/*.json /var/lib/berth/events.log")
+	if got != "600\n600\n640\n" {
+		t.Errorf("the modes are %q", got)
+	}
+}
+
 // ask sends a message and returns the reply's line.
 func (n node) ask(message string) string {
 	n.t.Helper()
