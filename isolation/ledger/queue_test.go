@@ -202,7 +202,8 @@ func TestBusyError(t *testing.T) {
 			Devices: []gpu.Device{gpu.NIC{Name: "mlx5_0"}.Device(false), {Index: "0"}}, Since: sample().leases[0].v.Since, Owner: Owner{EntryPoint: "run", Name: "x"},
 		}}}, "1: 1 asked, 0 of 1 free; held: GPU 0, NIC mlx5_0 by run x since 2026-01-02 03:04"},
 		{
-			"holders whose age isn't shown", BusyError{Request: "1", Wanted: 1, Total: 1, Holders: []Lease{{Devices: []gpu.Device{{Index: "0"}}, Owner: Owner{UID: -1}}}},
+			"holders whose age isn't shown",
+			BusyError{Request: "1", Wanted: 1, Total: 1, Holders: []Lease{{Devices: []gpu.Device{{Index: "0"}}, Owner: Owner{UID: -1}}}},
 			"1: 1 asked, 0 of 1 free; held: GPU 0 by others",
 		},
 		{"waited", BusyError{Request: "1", Wanted: 1, Total: 1, Waited: 1499e6}, "1: 1 asked, 0 of 1 free; waited 1.5s"},

@@ -1,9 +1,14 @@
 package network
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/testutil"
 )
@@ -18,6 +23,32 @@ func waitUntil(t *testing.T, what string, is func() bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("never: %s", what)
+}
+
+// TestStopsForwarding: that ip_forward was switched off counts also if the gang's own interface forwards again already,
+// because its rules are being restored.
+func TestStopsForwarding(t *testing.T) {
+	o := Options{Gang: "0123456789ab", Host: Host{Proc: t.TempDir()}}
+	own := filepath.Join(o.Host.Proc, "sys/net", forwardingKey(InterfaceName(o.Gang)))
+	testutil.Must(t, os.MkdirAll(filepath.Dir(own), 0o755))
+	for _, tt := range []struct {
+		own        string
+		index      int32
+		forwarding uint32
+		want       bool
+	}{
+		{"1", -1, 0, true}, {"1", -1, 1, false}, {"1", 3, 0, false}, {"0", 3, 0, true}, {"0", 3, 1, false},
+	} {
+		testutil.Must(t, os.WriteFile(own, []byte(tt.own), 0o644))
+		attributes := netlink.NewAttributeEncoder()
+		attributes.Int32(1, tt.index)
+		attributes.Uint32(2, tt.forwarding)
+		data, err := attributes.Encode()
+		testutil.Must(t, err)
+		if got := o.stopsForwarding(netlink.Message{Data: append([]byte{unix.AF_INET, 0, 0, 0}, data...)}); got != tt.want {
+			t.Errorf("%+v: %v", tt, got)
+		}
+	}
 }
 
 // When another program removes the rules, or drops forwarded packets: gangs reach the outside
