@@ -559,10 +559,7 @@ print $refused > 400 ? "True\n" : "$refused\n";
 sleep 1000`
 	words := as(alice, "perl", "-e", script)
 	cmd := n.Command(words[0], words[1:]...)
-	out, err := cmd.StdoutPipe()
-	rig.Must(t, err)
-	rig.StartProcess(t, cmd)
-	said := bufio.NewReader(out)
+	_, said := rig.StartReading(t, cmd)
 	line, _ := said.ReadString('\n')
 	if line != "open\n" {
 		t.Fatalf("%q", line)
@@ -592,10 +589,8 @@ for (1..40) {
 wait for 1..40;`
 	words := as(alice, "perl", "-e", script)
 	cmd := n.Command(words[0], words[1:]...)
-	out, err := cmd.StdoutPipe()
-	rig.Must(t, err)
-	rig.StartProcess(t, cmd)
-	count, said := map[string]int{}, bufio.NewReader(out)
+	_, said := rig.StartReading(t, cmd)
+	count := map[string]int{}
 	for range 40 {
 		line, _ := said.ReadString('\n')
 		count[strings.TrimSpace(line)]++
@@ -753,10 +748,8 @@ func TestRepairedLease(t *testing.T) {
 		cmd := n.Command(words[0], words[1:]...)
 		in, err := cmd.StdinPipe()
 		rig.Must(t, err)
-		out, err := cmd.StdoutPipe()
-		rig.Must(t, err)
-		p = rig.StartProcess(t, cmd)
-		group, err = bufio.NewReader(out).ReadString('\n')
+		p, out := rig.StartReading(t, cmd)
+		group, err = out.ReadString('\n')
 		rig.Must(t, err)
 		return p, strings.TrimSuffix(group, "/main\n"), func() { _ = in.Close() }
 	}
@@ -816,10 +809,7 @@ print last_line(ask(1)) =~ /"granted".*?"id":"$id"/ ? "the same\n" : "no\n";
 print last_line(ask(2)) =~ /"caller"/ ? "refused\n" : "no\n"`
 	words := as(alice, "perl", "-e", script)
 	cmd := n.Command(words[0], words[1:]...)
-	out, err := cmd.StdoutPipe()
-	rig.Must(t, err)
-	p := rig.StartProcess(t, cmd)
-	said := bufio.NewReader(out)
+	p, said := rig.StartReading(t, cmd)
 	read := func(want string) {
 		t.Helper()
 		if line, _ := said.ReadString('\n'); line != want+"\n" {

@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"bufio"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -28,6 +29,19 @@ func StartProcess(t testing.TB, cmd *exec.Cmd) Process {
 		p.Wait(t)
 	})
 	return p
+}
+
+// StartReading is StartProcess, and returns the command's standard output. Unlike that of [exec.Cmd.StdoutPipe] it can be
+// read to its end after the command has ended.
+func StartReading(t testing.TB, cmd *exec.Cmd) (Process, *bufio.Reader) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	Must(t, err)
+	t.Cleanup(func() { _ = r.Close() }) // nothing was written
+	cmd.Stdout = w
+	p := StartProcess(t, cmd)
+	Must(t, w.Close())
+	return p, bufio.NewReader(r)
 }
 
 // HasEnded reports whether the process has ended.
