@@ -41,7 +41,8 @@ type Ask struct {
 // holders. The error Is ErrBusy (a *BusyError) if the devices aren't free within the time to wait,
 // ErrHolds if the owner's container has a lease already, ErrCorrupt, ErrFuture, ErrOwnership or
 // ErrLocked if the ledger can't be used; any other error is that of match.Choose, and waiting can't
-// help. If ctx ends a wait, the error Is both ctx's and ErrBusy. On any error nothing is held.
+// help. If ctx ends a wait, the error Is both ctx's and ErrBusy. On any error nothing is held, unless
+// Options.Granted has failed both with the lease and without it: the lease then lasts as long as its owner.
 func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) {
 	if _, err := match.Candidates(a.Inventory, a.Request); err != nil {
 		return Lease{}, err

@@ -2,8 +2,11 @@ package ledger
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestGranted: Granted is called before a lease's end is written, and after a new lease is written.
@@ -57,6 +60,60 @@ func TestGranted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestGrantedFails: a lease is withdrawn if Granted fails with it. It stays only if Granted fails without it, too.
+func TestGrantedFails(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		failures int
+		left     int
+	}{
+		{"once", 1, 1},
+		{"again without the lease", 2, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := in(t, newFake())
+			mustAcquire(t, l, ask(t, "1"))
+			fail := errors.New("no")
+			l.granted = func([]Lease) error {
+				if tt.failures--; tt.failures >= 0 {
+					return fail
+				}
+				return nil
+			}
+			if _, err := l.Acquire(t.Context(), ask(t, "1")); !errors.Is(err, fail) {
+				t.Errorf("acquire: %v", err)
+			}
+			if all, err := l.ReadLeases(); len(all) != tt.left || err != nil {
+				t.Errorf("%d leases, want %d, %v", len(all), tt.left, err)
+			}
+			receipts, err := os.ReadDir(l.store.receiptsDir())
+			if len(receipts) != tt.left || err != nil {
+				t.Errorf("%d receipts, want %d, %v", len(receipts), tt.left, err)
+			}
+		})
+	}
+}
+
+// TestLedgerNotWritten: if the ledger can't be written, as on a full disk, the receipt of the refused lease is
+// removed: it would count as a lease of a lost ledger.
+func TestLedgerNotWritten(t *testing.T) {
+	l := in(t, newFake())
+	blocker := l.store.ledgerPath() + ".tmp"
+	if err := os.MkdirAll(blocker, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Acquire(t.Context(), ask(t, "1")); !errors.Is(err, unix.EISDIR) {
+		t.Errorf("acquire: %v", err)
+	}
+	if all, err := l.ReadLeases(); len(all) != 0 || err != nil {
+		t.Errorf("leases: %v, %v", leaseIDs(all), err)
+	}
+	if err := os.Remove(blocker); err != nil {
+		t.Fatal(err)
+	}
+	mustAcquire(t, l, ask(t, "all"))
 }
 
 func leaseIDs(leases []Lease) (all []string) {

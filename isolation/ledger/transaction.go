@@ -86,7 +86,8 @@ func (l *Ledger) readCurrent(tx *transaction) (*state, error) {
 }
 
 // commit writes what f changed. The receipts come first: so each lease in the ledger has a receipt
-// unless it is being released, and a receipt without a lease was never granted.
+// unless it is being released, and a receipt without a lease was never granted. On an error no new
+// lease is held, with the one exception that withdrawAdded describes.
 func (tx *transaction) commit() error {
 	if !tx.dirty {
 		return nil
@@ -101,24 +102,48 @@ func (tx *transaction) commit() error {
 	}
 	for _, p := range tx.put {
 		if err := s.writeReceipt(p); err != nil {
-			return err
+			return errors.Join(err, tx.removeAddedReceipts())
 		}
 		l.step("receipt written")
 	}
 	for _, id := range tx.drop {
 		if err := s.removeReceipt(id); err != nil {
-			return err
+			return errors.Join(err, tx.removeAddedReceipts())
 		}
 		l.step("receipt removed")
 	}
 	if err := s.writeLedger(*tx.state); err != nil {
-		return err
+		return errors.Join(err, tx.removeAddedReceipts())
 	}
 	l.step("ledger written")
 	if len(tx.put) > 0 {
-		return tx.tellGranted(nil)
+		if err := tx.tellGranted(nil); err != nil {
+			return errors.Join(err, tx.withdrawAdded(s))
+		}
 	}
 	return nil
+}
+
+// removeAddedReceipts removes the receipts of new leases that the ledger doesn't name. Otherwise they
+// would count as leases once the ledger is lost.
+func (tx *transaction) removeAddedReceipts() (err error) {
+	for _, id := range tx.added {
+		err = errors.Join(err, tx.ledger.store.removeReceipt(id))
+	}
+	return err
+}
+
+// withdrawAdded removes new leases from the ledger after Granted has failed. If Granted fails without
+// them as well, they stay until their holders are dead, because their devices may be open to the holders.
+func (tx *transaction) withdrawAdded(s store) error {
+	if len(tx.added) == 0 {
+		return nil
+	}
+	if err := tx.tellGranted(tx.added); err != nil {
+		return fmt.Errorf("withdraw lease %s: %w", tx.added[0], err)
+	}
+	tx.leases = slices.DeleteFunc(tx.leases, func(r record) bool { return slices.Contains(tx.added, r.id) })
+	return errors.Join(tx.removeAddedReceipts(), s.writeLedger(*tx.state))
 }
 
 // tellGranted calls Options.Granted with all leases except those whose ids are in without.
