@@ -21,6 +21,9 @@ const evictTimeout = 30 * time.Second
 // and holds no container of another lease. Otherwise it ends only the one process that the
 // lease names, and with a container's init its pid namespace. If other processes live on in
 // the cgroup, they may hold the devices: the lease then stays until they have ended.
+//
+// An engine that is creating the container of a reserved lease isn't killed: the lease ends, and
+// the engine can't start the container.
 func (g Guard) Evict(ctx context.Context, l ledger.Lease) error {
 	limited, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
@@ -57,6 +60,9 @@ func (g Guard) endHolder(ctx context.Context, l ledger.Lease) error {
 			return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
 		}
 		return g.Ledger.Release(ctx, l.ID)
+	}
+	if l.State == ledger.Reserved && l.Owner.Engine {
+		return g.Ledger.ReleaseUncreated(ctx, l.ID)
 	}
 	return g.endProcess(ctx, l)
 }

@@ -25,7 +25,7 @@ import (
 // Precreate is podman's stage: it reads the spec from in, and writes to out the spec
 // that the runtime shall get. It takes the lease that the container asks for, applies
 // all edits, and adds a hook that binds the lease to the container's init ([Hook.Bind]).
-// Until then the lease is held by maker, the process of podman. A spec without a request
+// Until then the lease is held by maker, the process of podman, for a minute at most. A spec without a request
 // and without an accelerator is written byte for byte.
 //
 // For a container that is refused, the spec is written as it came, with one hook before
@@ -163,7 +163,7 @@ func (h Hook) reserveLease(ctx context.Context, spec *specs.Spec, req request.Re
 		}
 	}
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Request: req, Owner: ledger.Owner{
-		EntryPoint: "podman", Container: id, UID: os.Getuid(), Command: bundle.CommandLine(spec), Process: ledger.Process{PID: maker},
+		EntryPoint: "podman", Container: id, UID: os.Getuid(), Command: bundle.CommandLine(spec), Process: ledger.Process{PID: maker}, Engine: true,
 	}})
 	return &lease, err
 }

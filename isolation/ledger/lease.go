@@ -54,6 +54,11 @@ type Owner struct {
 	// Command is for display only.
 	Command string  `json:"command,omitempty"`
 	Process Process `json:"process"`
+	// Engine is set if Process of a reserved lease is an engine, which can be a service that lives on when
+	// the creation of the container fails. The lease then ends a minute after it was taken unless the
+	// container exists, and is never ended by killing the engine. The container must not start if Bind
+	// fails.
+	Engine bool `json:"engine,omitempty"`
 	// Reaper: Process is pid 1 of a pid namespace of the container's own, so the
 	// kernel ends all of the container with it.
 	Reaper bool   `json:"reaper,omitempty"`

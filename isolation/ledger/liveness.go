@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -39,10 +40,30 @@ func (v verdict) phase(w system, me self, l Lease) Phase {
 	switch {
 	case !v.live:
 		return Ended
-	case v.making && findInit(w, l) == nil && findProcesses(w, me, l) == no:
+	case v.making && findInit(w, l) == nil && hasNoProcesses(w, me, l):
 		return Starting
 	}
 	return Running
+}
+
+// hasNoProcesses reports whether the container of a lease that is being made has no processes. The cgroup
+// of an engine's container is unknown until the lease is bound, and the container's command doesn't run before.
+func hasNoProcesses(w system, me self, l Lease) bool {
+	found := findProcesses(w, me, l)
+	return found == no || found == unknown && l.Owner.Engine
+}
+
+// engineLimit is how long an engine may take to create the container of a reserved lease.
+const engineLimit = time.Minute
+
+// isOverdue reports whether a reserved lease is an engine's that has had its time to create the container.
+// It is false if the time since boot can't be read, now or when the lease was taken: both are then 0.
+func isOverdue(w system, l Lease) bool {
+	if !l.Owner.Engine || l.Ticks == 0 {
+		return false
+	}
+	_, uptime := w.Now()
+	return uptime-time.Duration(l.Ticks)*process.Tick > engineLimit
 }
 
 func judgeBound(w system, me self, l Lease) verdict {
@@ -89,8 +110,12 @@ func judgeReserved(w system, me self, l Lease) verdict {
 		v.making = true
 		return v
 	}
-	if alive {
+	if alive && !isOverdue(w, l) {
 		return verdict{live: true, making: true} // still being made, or run in the foreground
+	}
+	gone := fmt.Sprintf("its maker (process %d) is gone", p.PID)
+	if alive {
+		gone = fmt.Sprintf("its engine (process %d) has had %v", p.PID, engineLimit)
 	}
 	// Runtimes write pid file and state before they end, so they are read after it.
 	if b := findInit(w, l); b != nil {
@@ -98,7 +123,7 @@ func judgeReserved(w system, me self, l Lease) verdict {
 	}
 	switch findProcesses(w, me, l) {
 	case yes:
-		return verdict{live: true, why: fmt.Sprintf("its maker (process %d) is gone, but processes live in its cgroup", p.PID)}
+		return verdict{live: true, why: gone + ", but processes live in its cgroup"}
 	case unknown:
 		if l.Owner.Cgroup != "" {
 			return verdict{live: true, why: "can't be told from here: the holder is in another namespace"}
@@ -107,7 +132,10 @@ func judgeReserved(w system, me self, l Lease) verdict {
 			return verdict{live: true, why: "can't be told: its init has ended, and where the others would be isn't known"}
 		}
 	}
-	return verdict{why: fmt.Sprintf("its maker (process %d) is gone and left no container", p.PID)}
+	if alive {
+		return verdict{why: gone + " and created no container"}
+	}
+	return verdict{why: gone + " and left no container"}
 }
 
 // judgeForeign judges a lease whose maker is in another pid namespace, by the cgroups of maker and
@@ -116,6 +144,9 @@ func judgeForeign(w system, me self, l Lease) verdict {
 	container := findProcesses(w, me, l)
 	_, made := runtimeState(w, l)
 	maker := cgroupPopulated(w, me, l.Owner, l.Owner.Maker)
+	if isOverdue(w, l) {
+		maker = no
+	}
 	switch {
 	case container == yes || maker == yes:
 		return verdict{live: true, making: maker == yes}

@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -33,6 +34,7 @@ func TestJudge(t *testing.T) {
 		})
 	}
 	noCgroup := func(l *Lease) { l.Owner.Cgroup = "" }
+	engine := func(l *Lease) { l.Owner.Cgroup, l.Owner.Engine = "", true }
 	elsewhere := func(l *Lease) { l.Owner.Process.Namespace = 8 }
 	container := claim{pid: 60, in: "/berth/c"}
 	becomes := func() *Process { return &Process{PID: 60, Start: 1100, Namespace: 7} }
@@ -103,6 +105,26 @@ func TestJudge(t *testing.T) {
 			w.claims["c"] = []claim{{pid: 60, in: "/user"}} // the cgroup is also the shell's, so it proves nothing
 		}, true, becomes(), ""},
 
+		{"an engine creates the container", reserved(engine), func(w *fakeWorld) {
+			w.procs[50], w.uptime = fakeProcess{start: 900}, 10*time.Second+engineLimit
+		}, true, nil, ""},
+		{"an engine has created none in its time", reserved(engine), func(w *fakeWorld) {
+			w.procs[50], w.uptime = fakeProcess{start: 900}, 10*time.Second+engineLimit+1
+		}, false, nil, ""},
+		{"an engine, time since boot isn't known", reserved(engine), func(w *fakeWorld) {
+			w.procs[50], w.uptime = fakeProcess{start: 900}, 0
+		}, true, nil, ""},
+		{"an engine, time of the lease isn't known", reserved(func(l *Lease) { engine(l); l.Ticks = 0 }), func(w *fakeWorld) {
+			w.procs[50] = fakeProcess{start: 900}
+		}, true, nil, ""},
+		{"an engine lives on, the container exists", reserved(func(l *Lease) { l.Owner.Engine = true }), func(w *fakeWorld) {
+			w.procs[50], w.procs[60] = fakeProcess{start: 900}, fakeProcess{start: 1100}
+			w.claims["c"] = []claim{container}
+		}, true, becomes(), "/berth/c"},
+		{"an engine lives on, processes in the container's cgroup", reserved(func(l *Lease) { l.Owner.Engine = true }), func(w *fakeWorld) {
+			w.procs[50], w.groups["/berth/c"] = fakeProcess{start: 900}, 1
+		}, true, nil, ""},
+
 		{"bound, init lives", bound(nil), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 1100} }, true, nil, ""},
 		{"bound, init gone, cgroup inhabited", bound(nil), func(w *fakeWorld) { w.groups["/berth/c"] = 2 }, true, nil, ""},
 		{"bound, init a zombie, cgroup empty", bound(nil), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 1100, zombie: true} }, false, nil, ""},
@@ -160,6 +182,11 @@ func TestJudge(t *testing.T) {
 			l.Owner.Maker = "/"
 		}), func(*fakeWorld) {}, true, nil, ""},
 
+		{"other pid namespace, an engine creates the container", reserved(func(l *Lease) { elsewhere(l); engine(l) }), func(w *fakeWorld) {
+			w.uptime = 10 * time.Second
+		}, true, nil, ""},
+		{"other pid namespace, an engine has created none in its time", reserved(func(l *Lease) { elsewhere(l); engine(l) }), func(*fakeWorld) {}, false, nil, ""},
+
 		{"other cgroup namespace: an absent cgroup proves nothing", bound(func(l *Lease) { l.Owner.CgroupNS = 10 }), func(*fakeWorld) {}, true, nil, ""},
 		{"nothing can be read", bound(nil), func(w *fakeWorld) { w.broken = errors.New("input/output error") }, true, nil, ""},
 		{"nothing can be read, reserved", reserved(nil), func(w *fakeWorld) { w.broken = errors.New("input/output error") }, true, nil, ""},
@@ -192,6 +219,7 @@ func TestPhase(t *testing.T) {
 			Container: "c", BootID: "boot-1", CgroupNS: 9, Cgroup: cgroup, Process: process,
 		}}
 	}
+	engines := func(l Lease) Lease { l.Owner.Engine = true; return l }
 	maker, init := Process{PID: 50, Start: 900, Namespace: 7}, Process{PID: 60, Start: 1100, Namespace: 7}
 	for _, tt := range []struct {
 		name  string
@@ -208,6 +236,10 @@ func TestPhase(t *testing.T) {
 			w.claims["c"] = []claim{{pid: 60, in: "/elsewhere", recorded: 1100}}
 		}, Running},
 		{"its cgroup isn't known", lease(Reserved, maker, ""), func(w *fakeWorld) { w.procs[50] = fakeProcess{start: 900} }, Running},
+		{"its engine is making it", engines(lease(Reserved, maker, "")), func(w *fakeWorld) {
+			w.procs[50], w.uptime = fakeProcess{start: 900}, 11*time.Second
+		}, Starting},
+		{"its engine has had its time", engines(lease(Reserved, maker, "")), func(w *fakeWorld) { w.procs[50] = fakeProcess{start: 900} }, Ended},
 		{"its maker has ended, it runs", lease(Reserved, maker, "/berth/c"), func(w *fakeWorld) {
 			w.procs[60] = fakeProcess{start: 1100}
 			w.claims["c"] = []claim{{pid: 60, in: "/berth/c"}}

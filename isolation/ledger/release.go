@@ -47,6 +47,19 @@ func (l *Ledger) ReleaseIfDead(ctx context.Context, id string) error {
 	}
 }
 
+// ReleaseUncreated removes a reserved lease whose container doesn't exist, whether the process that took
+// it lives or not. The error Is ErrLive if the container exists by now, or processes are in its cgroup.
+// A missing lease is not an error. The process that took the lease must check Bind's error before it
+// starts the container.
+func (l *Ledger) ReleaseUncreated(ctx context.Context, id string) error {
+	return l.releaseIf(ctx, id, func(tx *transaction, _ int, lease Lease) error {
+		if lease.State == Bound || findInit(l.world, lease) != nil || findProcesses(l.world, tx.me, lease) == yes {
+			return liveError(id, "its container has been created")
+		}
+		return nil
+	})
+}
+
 // Reap releases the leases of dead holders, as Acquire does. It is idempotent, and takes the lock only
 // if there is such a lease.
 func (l *Ledger) Reap(ctx context.Context) error {

@@ -76,3 +76,54 @@ func TestReleaseWaitsForKilledHolder(t *testing.T) {
 		t.Errorf("the next life's: %v, %v", ok, err)
 	}
 }
+
+// TestReleaseUncreated: a reserved lease ends although the process that took it lives, unless the container
+// exists by now.
+func TestReleaseUncreated(t *testing.T) {
+	reserve := func(t *testing.T) (*Ledger, *fakeWorld, Lease) {
+		w := newFake()
+		w.procs[50] = fakeProcess{start: 900}
+		l := in(t, w)
+		a := ask(t, "1")
+		a.Owner = Owner{EntryPoint: "podman", Container: "c", Engine: true, Process: Process{PID: 50}}
+		return l, w, mustAcquire(t, l, a)
+	}
+	t.Run("no container", func(t *testing.T) {
+		l, _, lease := reserve(t)
+		if err := l.ReleaseIfDead(t.Context(), lease.ID); !errors.Is(err, ErrLive) {
+			t.Errorf("while the engine may create it: %v", err)
+		}
+		for range 2 {
+			if err := l.ReleaseUncreated(t.Context(), lease.ID); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := l.Bind(t.Context(), lease.ID, Owner{Process: Process{PID: 1}}); !errors.Is(err, ErrNotFound) {
+			t.Errorf("bind: %v", err)
+		}
+	})
+	t.Run("bound", func(t *testing.T) {
+		l, _, lease := reserve(t)
+		if err := l.Bind(t.Context(), lease.ID, Owner{Process: Process{PID: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.ReleaseUncreated(t.Context(), lease.ID); !errors.Is(err, ErrLive) {
+			t.Error(err)
+		}
+	})
+	t.Run("created", func(t *testing.T) {
+		l, w, lease := reserve(t)
+		w.procs[60] = fakeProcess{start: lease.Ticks + 1}
+		w.claims["c"] = []claim{{pid: 60, recorded: lease.Ticks + 1}}
+		if err := l.ReleaseUncreated(t.Context(), lease.ID); !errors.Is(err, ErrLive) {
+			t.Error(err)
+		}
+	})
+	t.Run("the engine lives on", func(t *testing.T) {
+		l, w, lease := reserve(t)
+		w.uptime += engineLimit + time.Second
+		if err := l.ReleaseIfDead(t.Context(), lease.ID); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -201,6 +201,31 @@ func TestPrecreateAlone(t *testing.T) {
 	}
 }
 
+// TestPrecreateForcedRelease: the forced release of a lease whose container doesn't exist yet kills no service of
+// podman's, and the container can't start afterwards.
+func TestPrecreateForcedRelease(t *testing.T) {
+	w := &world{Node: shared.Shared(t, "dgx-h100", "v2"), runtime: "crun", cgroup: "v2"}
+	config, id := w.configure(t, ""), strings.Repeat("0b", 32)
+	spec := w.plain(t)
+	spec.Linux.CgroupsPath = "/libpod_parent/libpod-" + id
+	data, err := json.Marshal(spec)
+	rig.Must(t, err)
+	berth := w.Berth + " --config " + config
+	said := w.precreate(t, config, data, berth+" leases --json >OUT.leases; "+berth+" release --force "+id+" >OUT.released 2>&1; "+
+		"cat OUT.leases >&2; echo the service lives >OUT.lives; "+berth+" alloc all -- cat OUT.released OUT.lives >OUT", "--request 8")
+	var view struct{ Leases []rig.Lease }
+	rig.Must(t, json.Unmarshal([]byte(said.Err), &view))
+	if len(view.Leases) != 1 || view.Leases[0].Status != "starting" {
+		t.Fatalf("leases before: %s", said.Err)
+	}
+	if want := "released " + view.Leases[0].ID + ": GPU 0,1,2,3,4,5,6,7\nthe service lives\n"; said.Out != want {
+		t.Errorf("exit code %d: %q, want %q", said.Code, said.Out, want)
+	}
+	if bind := w.Run(t, w.Command(hook, "--config", config, "bind", "--lease", view.Leases[0].ID)); bind.Code != 1 {
+		t.Errorf("bind: %+v", bind)
+	}
+}
+
 // podman itself, with the admin's directory of hooks.
 func TestPodman(t *testing.T) {
 	if _, err := exec.LookPath("podman"); err != nil {
