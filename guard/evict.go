@@ -18,7 +18,8 @@ const evictTimeout = 30 * time.Second
 // within 30 seconds, the lease stays and the error says why.
 //
 // Evict kills everything in the holder's cgroup if the cgroup was empty before the lease
-// and holds no container of another lease. Otherwise it ends only the one process that the
+// and holds no container of another lease. Leases that a command's processes have taken for themselves
+// below its cgroup end with it. Otherwise it ends only the one process that the
 // lease names, and with a container's init its pid namespace. If other processes live on in
 // the cgroup, they may hold the devices: the lease then stays until they have ended.
 //
@@ -57,6 +58,9 @@ func (g Guard) endHolder(ctx context.Context, l ledger.Lease) error {
 	}
 	if own {
 		if err := g.Cgroups.Kill(ctx, l.Owner.Cgroup); err != nil {
+			return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
+		}
+		if err := g.releaseBelow(ctx, l); err != nil {
 			return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
 		}
 		return g.Ledger.Release(ctx, l.ID)
@@ -98,9 +102,33 @@ func (g Guard) endsWithCgroup(l ledger.Lease) (bool, error) {
 	}
 	all, err := g.Ledger.ReadLeases()
 	for _, other := range all {
-		if c := other.Owner.Cgroup; other.ID != l.ID && c != "" && cgroup.IsWithin(c, l.Owner.Cgroup) {
+		if isBelow(other, l) && !g.endsWith(other.Owner, l.Owner) {
 			return false, nil
 		}
 	}
 	return err == nil, err
+}
+
+// isBelow reports whether other is another lease whose holder is in the cgroup of l's.
+func isBelow(other, l ledger.Lease) bool {
+	return other.ID != l.ID && other.Owner.Cgroup != "" && cgroup.IsWithin(other.Owner.Cgroup, l.Owner.Cgroup)
+}
+
+// endsWith reports whether inner, the holder of a lease below the cgroup of outer, may be ended with
+// outer: both are commands of the same user. The processes of outer can take such leases faster than they
+// can be released one by one.
+func (g Guard) endsWith(inner, outer ledger.Owner) bool {
+	return g.IsCommand != nil && g.IsCommand(inner.Cgroup) && g.IsCommand(outer.Cgroup) && inner.OwnCgroup && inner.UID == outer.UID
+}
+
+// releaseBelow releases the leases below the cgroup of l, whose processes have been killed. The list is read
+// again, because leases may have been taken until then.
+func (g Guard) releaseBelow(ctx context.Context, l ledger.Lease) error {
+	all, err := g.Ledger.ReadLeases()
+	for _, other := range all {
+		if isBelow(other, l) {
+			err = errors.Join(err, g.Ledger.ReleaseIfDead(ctx, other.ID))
+		}
+	}
+	return err
 }

@@ -164,6 +164,49 @@ func TestEvictSparesOtherProcesses(t *testing.T) {
 	})
 }
 
+// TestEvictNested: leases that a command has taken inside its own end with it, as a whole.
+func TestEvictNested(t *testing.T) {
+	e := newEviction(t)
+	e.IsCommand = func(string) bool { return true }
+	e.lease("a", e.group)
+	init := e.init("a", e.group, 0)
+	e.lease("b", e.group+"/b")
+	inner := e.init("b", e.group+"/b", 0)
+	left, err := e.evict()
+	if got := []bool{e.isAlive(inner), e.isAlive(init)}; !slices.Equal(got, []bool{false, false}) || left != 0 || err != nil {
+		t.Errorf("inner and outer command live: %v; %d leases left, %v", got, left, err)
+	}
+}
+
+func TestEndsWith(t *testing.T) {
+	g := Guard{IsCommand: func(cgroup string) bool { return strings.HasPrefix(filepath.Base(cgroup), "alloc-") }}
+	outer := ledger.Owner{UID: 4711, Cgroup: "/berth/alloc-1", OwnCgroup: true}
+	inner := ledger.Owner{UID: 4711, Cgroup: "/berth/alloc-1/alloc-2", OwnCgroup: true}
+	for _, tt := range []struct {
+		name   string
+		guard  Guard
+		change func(inner, outer *ledger.Owner)
+		want   bool
+	}{
+		{"a command inside", g, func(_, _ *ledger.Owner) {}, true},
+		{"another user's", g, func(inner, _ *ledger.Owner) { inner.UID = 4712 }, false},
+		{"root's inside a user's", g, func(inner, _ *ledger.Owner) { inner.UID = 0 }, false},
+		{"a user's inside root's", g, func(_, outer *ledger.Owner) { outer.UID = 0 }, false},
+		{"a container inside", g, func(inner, _ *ledger.Owner) { inner.Cgroup = "/berth/alloc-1/container" }, false},
+		{"its cgroup had others", g, func(inner, _ *ledger.Owner) { inner.OwnCgroup = false }, false},
+		{"a container outside", g, func(_, outer *ledger.Owner) { outer.Cgroup = "/berth/container" }, false},
+		{"no commands", Guard{}, func(_, _ *ledger.Owner) {}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inner, outer := inner, outer
+			tt.change(&inner, &outer)
+			if got := tt.guard.endsWith(inner, outer); got != tt.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
 // A container with a cgroup of its own is ended as a whole.
 func TestEvictOwnCgroup(t *testing.T) {
 	e := newEviction(t)

@@ -30,6 +30,9 @@ type Guard struct {
 	// Disabled: the admin has turned the guard off, so every container is exempt.
 	Disabled   bool
 	Exemptions Exemptions
+	// IsCommand reports whether a path is that of the cgroup of a host's command with a lease; nil means
+	// that there are none.
+	IsCommand func(cgroup string) bool
 	// Units is the directory in which systemd reads the unit files of slices; "" means systemd's
 	// own.
 	Units string

@@ -710,6 +710,26 @@ func TestOuterLeaseLasts(t *testing.T) {
 	n.waitForLeases(0)
 }
 
+// TestNestedLeasesEnd: a lease ends by one forced release, also if its processes take one lease after another inside it.
+func TestNestedLeasesEnd(t *testing.T) {
+	n := start(t)
+	n.broker()
+	renew := "(trap '' HUP TERM INT; while :; do " + n.Berth + " alloc 1 -- sleep 1000; done) </dev/null >/dev/null 2>&1 & "
+	for _, by := range []int{alice, 0} {
+		n.start(alice, n.Berth, "alloc", "1", "--", "sh", "-c", renew+renew+"exec sleep 1000")
+		for _, l := range n.waitForLeases(3) {
+			if l.Owner.Name == "sh" {
+				n.wantSaid("release", n.run(by, n.Berth, "release", "--force", l.ID), rig.Said{Out: "released " + l.ID + ": GPU 0\n"})
+			}
+		}
+		n.wantSaid("all GPUs are free", n.run(alice, n.Berth, "alloc", "all", "--", "true"), rig.Said{})
+		n.waitForLeases(0)
+		if got := n.Do(t, "sh", "-c", "find /sys/fs/cgroup/berth -name 'alloc-*'"); got != "" {
+			t.Errorf("left over: %s", got)
+		}
+	}
+}
+
 // TestLostLedger: the leases of users' commands, also of one inside another, are found again if the ledger is lost.
 func TestLostLedger(t *testing.T) {
 	n := start(t)
