@@ -13,19 +13,19 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// FindLease returns the lease whose id is word; else the lease whose holder's id, else whose holder's name is word; else
-// the lease of which one of these ids begins with word; else the lease of the container that docker, podman or containerd
-// knows as word. Names come after ids, because engines' users choose them. The error is [ledger.ErrNotFound] if there is
-// neither such a lease nor such a container. A container without a lease and a word that matches several leases are other
-// errors.
+// FindLease returns the lease whose id is word; else the lease whose holder's id is word; else the lease whose holder's
+// name is word, or of which one of these ids begins with word; else the lease of the container that docker, podman or
+// containerd knows as word. Users of the broker choose their names freely, so theirs count only if nothing else is
+// called word. The error is [ledger.ErrNotFound] if there is neither such a lease nor such a container. A container
+// without a lease and a word that matches several leases are other errors.
 func FindLease(ctx context.Context, view ledger.View, word string) (ledger.Status, error) {
 	var found []ledger.Status
 	for _, matches := range []func(l ledger.Status) bool{
 		func(l ledger.Status) bool { return l.ID == word },
 		func(l ledger.Status) bool { return l.Owner.Container == word },
-		func(l ledger.Status) bool { return l.Owner.Name == word },
 		func(l ledger.Status) bool {
-			return strings.HasPrefix(l.ID, word) || strings.HasPrefix(l.Owner.Container, word)
+			return l.Owner.Name == word && !isNamedByUser(l.Owner) ||
+				strings.HasPrefix(l.ID, word) || strings.HasPrefix(l.Owner.Container, word)
 		},
 	} {
 		if found == nil && word != "" {
@@ -38,6 +38,9 @@ func FindLease(ctx context.Context, view ledger.View, word string) (ledger.Statu
 		found = selectLeases(view, func(l ledger.Status) bool {
 			return slices.ContainsFunc(containers, func(c engines.Container) bool { return l.Owner.Container == c.ID })
 		})
+	}
+	if found == nil && word != "" && containers == nil {
+		found = selectLeases(view, func(l ledger.Status) bool { return l.Owner.Name == word })
 	}
 	switch {
 	case len(found) == 1:
@@ -57,6 +60,11 @@ func FindLease(ctx context.Context, view ledger.View, word string) (ledger.Statu
 		known = append(known, l.Owner.Name, l.Owner.Container, l.ID)
 	}
 	return ledger.Status{}, fmt.Errorf("%w%s", ledger.ErrNotFound, spell.Suggestion(word, known...))
+}
+
+// isNamedByUser reports whether a user other than root has named a lease, by the broker.
+func isNamedByUser(o ledger.Owner) bool {
+	return o.EntryPoint == "alloc" && o.UID != 0 && berth.IsCommandCgroup(o.Cgroup)
 }
 
 // selectLeases returns the leases of a view that match.

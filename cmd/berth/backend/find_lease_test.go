@@ -15,6 +15,11 @@ func TestFindLease(t *testing.T) {
 			ID: id, Owner: ledger.Owner{EntryPoint: door, Container: container, Name: name}, Devices: []gpu.Device{{UUID: "GPU-" + index, Index: index}},
 		}}
 	}
+	user := func(id, name, index string) ledger.Status {
+		l := lease(id, "alloc", "", name, index)
+		l.Owner.UID, l.Owner.Cgroup = 4711, "/berth/alloc-12.34.56-0123456789ab"
+		return l
+	}
 	view := ledger.View{Leases: []ledger.Status{
 		lease("aa1100000000", "run", "1234567890ab", "trainer", "0"),
 		lease("aa2200000000", "docker", "12ff00000000aaaa", "", "1"),
@@ -24,6 +29,11 @@ func TestFindLease(t *testing.T) {
 		lease("ee6600000000", "docker", "ee00", "ff7700000000", "5"), // two that are called by the ids of each other
 		lease("ff7700000000", "docker", "ff00", "ee6600000000", "6"),
 		lease("009900000000", "docker", "0099", "ff00", "7"),
+		user("a1a100000000", "trainer", "8"), // users name their leases as they like
+		user("a2a200000000", "aa22", "9"),
+		user("a3a300000000", "mine", "10"),
+		lease("c1c100000000", "run", "", "c2c2", "11"),
+		lease("c2c200000000", "docker", "c2ff", "", "12"),
 	}}
 	for _, tt := range []struct{ word, want string }{
 		{"aa1100000000", "aa1100000000"},
@@ -42,6 +52,9 @@ func TestFindLease(t *testing.T) {
 		{"ff7700000000", "ff7700000000"},
 		{"ff00", "ff7700000000"},
 		{"", "no such lease"},
+		{"aa22", "aa2200000000"}, // no user's name hides the beginning of an id
+		{"mine", "a3a300000000"},
+		{"c2c2", "it matches 2 leases: c1c100000000 (run c2c2, GPU 11), c2c200000000 (docker c2ff, GPU 12); give the id of one"},
 	} {
 		l, err := FindLease(context.Background(), view, tt.word)
 		got := l.ID
