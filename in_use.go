@@ -197,19 +197,26 @@ func (n *Node) listOccupied(inv gpu.Inventory) (all []gpu.Occupied) {
 	return all
 }
 
-// RemarkOccupied returns a remark for each leased device that an unleased process uses, if
-// policy.in_use is "warn".
+// RemarkOccupied returns a remark for each device that [Node.FindOccupied] returns.
 func (n *Node) RemarkOccupied(leased []gpu.Device) (remarks []Removal) {
+	for _, o := range n.FindOccupied(leased) {
+		r := edits.Remark("%s", o)
+		r.Urgent = true
+		remarks = append(remarks, r)
+	}
+	return remarks
+}
+
+// FindOccupied returns the leased devices that unleased processes use, if policy.in_use is "warn".
+func (n *Node) FindOccupied(leased []gpu.Device) (all []gpu.Occupied) {
 	if n.config.Policy.InUse != "warn" {
 		return nil
 	}
 	found := n.UnleasedProcesses()
 	for _, d := range leased {
 		if by := found[d.UUID]; len(by) > 0 {
-			r := edits.Remark("%s", gpu.Occupied{Device: d, By: by})
-			r.Urgent = true
-			remarks = append(remarks, r)
+			all = append(all, gpu.Occupied{Device: d, By: by})
 		}
 	}
-	return remarks
+	return all
 }

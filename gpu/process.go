@@ -32,7 +32,7 @@ func (p Process) String() string {
 // Occupied is a device that a process without a lease uses.
 type Occupied struct {
 	Device Device
-	// By are the processes, at least one.
+	// By are the processes; none if they aren't to be shown.
 	By []Process
 }
 
@@ -42,7 +42,11 @@ func (o Occupied) String() string {
 	if o.Device.Parent != "" {
 		kind = "slice"
 	}
-	return kind + " " + o.Device.Index + " in use by " + ListProcesses(o.By)
+	by := "a process without a lease"
+	if len(o.By) > 0 {
+		by = ListProcesses(o.By)
+	}
+	return kind + " " + o.Device.Index + " in use by " + by
 }
 
 // ListProcesses names the first of the processes, and how many more there are.

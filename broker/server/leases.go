@@ -143,10 +143,9 @@ func (s *Server) enterLease(ctx context.Context, c *caller, l ledger.Lease) (*pr
 		s.log.Warn("note lease", "lease", l.ID, "error", err)
 	}
 	granted := &protocol.Granted{Lease: l, Environment: berth.CommandEnvironment(l)}
-	for _, r := range s.node.RemarkOccupied(l.Devices) {
-		granted.Remarks = append(granted.Remarks, r.Name)
+	for _, o := range hideOccupied(s.node.FindOccupied(l.Devices), s.show) {
+		granted.Remarks = append(granted.Remarks, o.String())
 	}
-	granted.Remarks = hideRemarks(granted.Remarks, s.show)
 	return granted, nil
 }
 

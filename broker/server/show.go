@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -60,12 +61,16 @@ func hideHolders(b ledger.BusyError, uid int, show string) ledger.BusyError {
 	return b
 }
 
-// hideRemarks returns the remarks on a new lease, which name processes of others, as far as policy.show shows them.
-func hideRemarks(remarks []string, show string) []string {
-	if show == "none" {
-		return nil
+// hideOccupied removes from occupied devices the processes of others that policy.show doesn't show.
+func hideOccupied(all []gpu.Occupied, show string) []gpu.Occupied {
+	if show != "none" {
+		return all
 	}
-	return remarks
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].By = nil
+	}
+	return all
 }
 
 // hideLost returns an error without the holders that one of a lost ledger names, unless policy.show is "all".

@@ -52,11 +52,17 @@ func TestHideOthers(t *testing.T) {
 	}
 }
 
-// TestHideRemarks: remarks name processes of others.
-func TestHideRemarks(t *testing.T) {
-	remarks := []string{"GPU 2 in use by python (4711, bob)"}
-	for show, want := range map[string][]string{"all": remarks, "users": remarks, "": remarks, "none": nil} {
-		if diff := cmp.Diff(want, hideRemarks(remarks, show)); diff != "" {
+// TestHideOccupied: remarks on the leased devices name processes of others only if policy.show says so.
+func TestHideOccupied(t *testing.T) {
+	all := []gpu.Occupied{{Device: gpu.Device{UUID: "GPU-2", Index: "2"}, By: []gpu.Process{{PID: 4711, Name: "python", User: "bob"}}}}
+	named := []string{"GPU 2 in use by python (4711, bob)"}
+	unnamed := []string{"GPU 2 in use by a process without a lease"}
+	for show, want := range map[string][]string{"all": named, "users": named, "": named, "none": unnamed} {
+		var got []string
+		for _, o := range hideOccupied(all, show) {
+			got = append(got, o.String())
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", show, diff)
 		}
 	}

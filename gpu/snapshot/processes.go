@@ -15,12 +15,12 @@ type processes struct {
 	Devices map[string][]gpu.Process `json:"devices"` // by UUID
 }
 
-// SaveProcesses writes the file atomically.
+// SaveProcesses writes the file atomically. Only root reads it: it names programs and users.
 func SaveProcesses(path, bootID string, devices map[string][]gpu.Process) error {
 	var codec json.Codec
 	data, err := codec.Marshal(processes{BootID: bootID, Devices: devices})
 	if err == nil {
-		err = atomicfile.Write(path, data, 0o644, atomicfile.Options{})
+		err = atomicfile.Write(path, data, 0o600, atomicfile.Options{})
 	}
 	if err != nil {
 		return fmt.Errorf("save processes on GPUs: %w", err)

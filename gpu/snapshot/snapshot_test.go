@@ -174,6 +174,26 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// TestSaveProcesses: only root reads the names and users of processes.
+func TestSaveProcesses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "processes.json")
+	want := map[string][]gpu.Process{"GPU-a": {{PID: 1, Start: 2, Name: "python", User: "bob"}}}
+	if err := SaveProcesses(path, "boot", want); err != nil {
+		t.Fatal(err)
+	}
+	boot, got := LoadProcesses(path)
+	if d := cmp.Diff(want, got); boot != "boot" || d != "" {
+		t.Error(boot, d)
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := st.Mode(); mode != 0o600 {
+		t.Errorf("mode %v", mode)
+	}
+}
+
 func TestLoadStale(t *testing.T) {
 	tests := []struct {
 		name   string

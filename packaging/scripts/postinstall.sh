@@ -17,7 +17,7 @@ if command -v systemd-tmpfiles >/dev/null; then
 fi
 mkdir -p /run/berth /var/lib/berth
 # Files of older versions, which every user could read. Some of them may be missing.
-chmod -f 600 /run/berth/ledger.json* /run/berth/leases/*.json || true
+chmod -f 600 /run/berth/ledger.json* /run/berth/leases/*.json /run/berth/processes.json || true
 chmod -f 640 /var/lib/berth/events.log* || true
 
 command -v systemctl >/dev/null || exit 0
