@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/deviceguard"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -27,9 +28,13 @@ const (
 	commandLeaf   = "/main"
 )
 
+// ErrTooDeep: leases of commands are nested so deep that the device guard doesn't see the innermost.
+var ErrTooDeep = errors.New("too many leases inside each other")
+
 // CreateCommandCgroup creates a cgroup for a command that the process pid will enter. It lies below
 // outer, the cgroup of a lease that the process belongs to, which thereby lasts as long as the new one;
-// "" is no such lease. The command's processes belong into the child that CommandProcesses names.
+// "" is no such lease. The command's processes belong into the child that CommandProcesses names. The error Is
+// [ErrTooDeep] if the device guard wouldn't see the cgroup, and would open the outer lease's devices to the command.
 func (n *Node) CreateCommandCgroup(outer string, pid int) (string, error) {
 	proc := n.config.GPUHost().ProcPath()
 	start, err := process.Start(proc, pid)
@@ -46,6 +51,9 @@ func (n *Node) CreateCommandCgroup(outer string, pid int) (string, error) {
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails, see crypto/rand
 	group := fmt.Sprintf("%s/%s%d.%d.%d-%s", outer, commandPrefix, pid, start, namespace, hex.EncodeToString(random[:]))
+	if !deviceguard.IsSeen(group) {
+		return "", ErrTooDeep
+	}
 	return group, n.cgroups.Create(CommandProcesses(group))
 }
 

@@ -30,6 +30,9 @@ func (c GuardConfig) check() error {
 		if path == "" || path[0] != '/' || path == "/" {
 			return fmt.Errorf("guard.exempt: %q is not the path of a cgroup, such as /system.slice/nvidia-dcgm.service", path)
 		}
+		if !deviceguard.IsSeen(path) {
+			return fmt.Errorf("guard.exempt: %q is too deep in the cgroup tree: the guard sees %d levels", path, deviceguard.MaxLevel)
+		}
 	}
 	switch c.Root {
 	case "", "allow", "deny":

@@ -62,6 +62,9 @@ func (s *Server) acquire(ctx context.Context, c *caller, a protocol.Acquire) (*p
 		defer leave()
 	}
 	group, err := s.node.CreateCommandCgroup(outer, c.PID)
+	if errors.Is(err, berth.ErrTooDeep) {
+		return nil, protocol.Errorf(protocol.CodeCaller, "process %d gets no lease: %v", c.PID, err)
+	}
 	if err != nil {
 		return nil, err
 	}

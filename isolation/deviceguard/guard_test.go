@@ -207,6 +207,19 @@ func TestOpens(t *testing.T) {
 	}
 }
 
+// TestDeepestLevel: an entry on the deepest level that can have one counts, and not only the entry around it.
+func TestDeepestLevel(t *testing.T) {
+	c := newTree(t)
+	deepest := "/outer" + strings.Repeat("/d", MaxLevel-1)
+	if !IsSeen(deepest) || IsSeen(deepest+"/d") {
+		t.Errorf("%s is on another level than %d", deepest, MaxLevel)
+	}
+	c.install(c.rules(map[uint64]Entry{c.id("/outer"): {Lease, []Number{zero}}, c.id(deepest): {Lease, []Number{full}}}))
+	if got, want := c.opens(deepest+"/main", 4711, 0), "EPERM ok ok"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // TestBlockDevice: a disk with the number of a guarded device isn't guarded. Majors of drivers are assigned at run
 // time, of character and block devices apart.
 func TestBlockDevice(t *testing.T) {

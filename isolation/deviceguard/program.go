@@ -2,15 +2,23 @@ package deviceguard
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 )
 
-// maxLevel is the deepest level of a cgroup that can have an entry; children of the root are
+// MaxLevel is the deepest level of a cgroup that can have an entry; children of the root are
 // on level 1. Processes may live at any depth below it.
-const maxLevel = 16
+const MaxLevel = 16
+
+// programLevels is how many levels the program looks at. They are more than MaxLevel, because the kernel counts from
+// the real root of the tree, and the root that berth sees may be that of a cgroup namespace.
+const programLevels = 2 * MaxLevel
+
+// IsSeen reports whether the program sees an entry of the cgroup with this path.
+func IsSeen(path string) bool { return strings.Count(path, "/") <= MaxLevel }
 
 // The structures, beside [Number], that Go and the program share. All are in the machine's byte order and without
 // padding.
@@ -65,7 +73,7 @@ const (
 //		if (!device) { n.minor = ~0; device = lookup(&devices, &n); }
 //		if (!device || *device == OPEN)
 //			return 1;
-//		for (int level = 16; level >= 1; level--) {        // the deepest entry decides
+//		for (int level = 32; level >= 1; level--) {        // the deepest entry decides
 //			u64 cgroup = bpf_get_current_ancestor_cgroup_id(level);
 //			u32 *entry = cgroup ? lookup(&cgroups, &cgroup) : NULL;
 //			if (!entry) continue;
@@ -120,7 +128,7 @@ func newInstructions(m maps, namespaces bool) asm.Instructions {
 		asm.LoadMem(asm.R0, asm.R0, 0, asm.Word).WithSymbol("listed"),
 		asm.JEq.Imm(asm.R0, int32(deviceOpen), "allow"),
 	)
-	for level := int32(maxLevel); level >= 1; level-- {
+	for level := int32(programLevels); level >= 1; level-- {
 		p = append(p,
 			asm.Mov.Imm(asm.R1, level).WithSymbol(labelOfLevel(level)),
 			asm.FnGetCurrentAncestorCgroupId.Call(),
