@@ -82,6 +82,20 @@ func (n *Node) DeviceGuard() (rules deviceguard.Rules, err error) {
 	return rules, errors.Join(err, g.Close())
 }
 
+// WantedDeviceGuard returns the rules that the device guard has after [Node.InstallDeviceGuard]. They have no entry for
+// a lease that has ended, whose entry stays in the guard until the next change of the ledger. The error Is
+// [ErrLedgerLost] if the leases of running holders aren't known.
+func (n *Node) WantedDeviceGuard() (rules deviceguard.Rules, err error) {
+	if err := n.checkGuardedLedger(); err != nil {
+		return rules, err
+	}
+	leases, err := n.Leases()
+	if err != nil {
+		return rules, err
+	}
+	return n.deviceRules(leases)
+}
+
 // SyncDeviceGuard updates the device guard's rules from the ledger. The caller has created
 // a lease's cgroup since the ledger was last written. If the ledger is lost, the rules stay: they
 // open the devices of leases that [Node.Repair] will rebuild.

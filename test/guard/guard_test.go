@@ -124,6 +124,21 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestStatusOfEndedTask: the lease of a task that has ended isn't counted.
+func TestStatusOfEndedTask(t *testing.T) {
+	n := start(t)
+	busybox, err := filepath.Abs("../../.cache/image/busybox")
+	rig.Must(t, err)
+	n.Do(t, n.Berth, "run", "-d", "--name", "ends", "--gpus", "1", busybox, "sleep", "1000")
+	if got := n.Do(t, n.Berth, "guard", "status", "--json"); !strings.Contains(got, `"leases": 1`) {
+		t.Error(got)
+	}
+	n.Do(t, n.Berth, "rm", "-f", "ends")
+	if got := n.Do(t, n.Berth, "guard", "status", "--json"); !strings.Contains(got, `"leases": 0`) {
+		t.Error(got)
+	}
+}
+
 // bundle makes an OCI bundle whose process prints what it can open. edit changes the spec.
 func (n node) bundle(id string, edit func(map[string]any)) string {
 	n.t.Helper()

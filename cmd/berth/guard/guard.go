@@ -88,10 +88,13 @@ func readStatus(n *berth.Node) (status, error) {
 	if rules.RootAllowed {
 		s.Root = "allow"
 	}
-	for _, e := range rules.Cgroups {
+	wanted, wantedErr := n.WantedDeviceGuard() // an error means that the ledger can't be read: every entry counts
+	for id, e := range rules.Cgroups {
 		switch e.Kind {
 		case deviceguard.Lease:
-			s.Leases++
+			if _, held := wanted.Cgroups[id]; held || wantedErr != nil {
+				s.Leases++
+			}
 		case deviceguard.Exempt:
 			s.Exempt++
 		}
