@@ -139,6 +139,38 @@ func TestStatusOfEndedTask(t *testing.T) {
 	}
 }
 
+// TestDoctor: berth doctor compares the guard with the configuration.
+func TestDoctor(t *testing.T) {
+	n := start(t)
+	conf := filepath.Join(n.Dir, "deny.toml")
+	rig.Must(t, os.WriteFile(conf, []byte("[guard]\nroot = \"deny\"\n"), 0o644))
+	berth := []string{n.Berth, "--config", conf}
+	finding := func() (text string) {
+		t.Helper()
+		said := n.Run(t, n.Command(berth[0], append(berth[1:], "doctor", "--json")...)) // other checks may fail here
+		var all []struct{ ID, State, Text, Fix string }
+		rig.Decode(t, said.Out, &all)
+		for _, f := range all {
+			if f.ID == "guard" {
+				text += f.State + ": " + f.Text + "; " + f.Fix + "\n"
+			}
+		}
+		return text
+	}
+	fix := "berth --config " + conf + " guard on\n"
+	if got, want := finding(), `warning: guard.root is "deny", and the guard that is on has "allow"; `+fix; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	n.Do(t, n.Berth, "--config", conf, "guard", "on")
+	if got, want := finding(), "ok: it is on, as configured; \n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	n.Do(t, n.Berth, "guard", "off")
+	if got, want := finding(), "warning: it is off, although [guard] is configured: processes without a lease can open GPUs; "+fix; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // bundle makes an OCI bundle whose process prints what it can open. edit changes the spec.
 func (n node) bundle(id string, edit func(map[string]any)) string {
 	n.t.Helper()

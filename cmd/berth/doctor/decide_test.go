@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/nodes"
 	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/deviceguard"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/isolation/network"
 	"github.com/berth-gpu/berth/launcher"
@@ -532,6 +533,27 @@ func TestDecideUnits(t *testing.T) {
 		{"no namespaces", rootless(map[string]string{"user.max_user_namespaces": "0", "kernel.apparmor_restrict_unprivileged_userns": "1"}), []string{
 			"warning: podman can't run without root: user.max_user_namespaces is 0 -> sysctl -w user.max_user_namespaces=15000",
 			"warning: podman can't run without root: kernel.apparmor_restrict_unprivileged_userns is 1 -> sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+		}},
+	})
+}
+
+func TestDecideGuard(t *testing.T) {
+	rules := func(root bool, cgroups map[uint64]deviceguard.Entry) deviceguard.Rules {
+		return deviceguard.Rules{RootAllowed: root, Cgroups: cgroups}
+	}
+	facts := func(f guardFacts) func(r *report) { return func(r *report) { decideGuard(r, f) } }
+	gpu := []deviceguard.Number{{Major: 195}}
+	lease := deviceguard.Entry{Kind: deviceguard.Lease, Devices: gpu}
+	wants := rules(true, map[uint64]deviceguard.Entry{1: lease, 2: {Kind: deviceguard.Exempt}})
+	testDecisions(t, []decision{
+		{"not wanted", facts(guardFacts{wants: wants}), nil},
+		{"off", facts(guardFacts{reason: "berth-guard.service is enabled", wants: wants}), []string{"warning: it is off, although berth-guard.service is enabled: processes without a lease can open GPUs -> berth guard on"}},
+		{"on", facts(guardFacts{on: true, has: wants, wants: wants}), []string{"ok: it is on, as configured"}},
+		{"an ended lease", facts(guardFacts{on: true, has: rules(true, map[uint64]deviceguard.Entry{1: lease, 2: {Kind: deviceguard.Exempt}, 3: lease}), wants: wants}), []string{"ok: it is on, as configured"}},
+		{"another mode", facts(guardFacts{on: true, has: rules(false, wants.Cgroups), wants: wants}), []string{`warning: guard.root is "allow", and the guard that is on has "deny" -> berth guard on`}},
+		{"missing", facts(guardFacts{on: true, has: rules(true, map[uint64]deviceguard.Entry{1: {Kind: deviceguard.Lease}}), wants: wants}), []string{
+			"warning: it doesn't open GPUs for 1 cgroup of guard.exempt -> berth guard on",
+			"warning: it doesn't open all devices of 1 lease -> berth guard on",
 		}},
 	})
 }

@@ -123,6 +123,7 @@ func (e *examination) checks() []check {
 		{"cgroups.version", e.checkCgroups},
 		{"cgroups.controllers", e.checkControllers},
 		{"cgroups.devices", e.checkDeviceRules},
+		{"guard", e.checkGuard},
 		{"containers.open", e.checkRunningContainers},
 		{"permissions", e.checkDirectories},
 		{"data.mount", e.checkDataMounts},
