@@ -18,10 +18,10 @@ const evictTimeout = 30 * time.Second
 // within 30 seconds, the lease stays and the error says why.
 //
 // Evict kills everything in the holder's cgroup if the cgroup was empty before the lease
-// and holds no container of another lease. Leases that a command's processes have taken for themselves
-// below its cgroup end with it. Otherwise it ends only the one process that the
-// lease names, and with a container's init its pid namespace. If other processes live on in
-// the cgroup, they may hold the devices: the lease then stays until they have ended.
+// and holds nothing of another lease, or only leases that a command's own processes have taken, which end
+// with it. Otherwise it ends only the one process that the lease names, and with a container's init its pid
+// namespace. If other processes live on in the cgroup, they may hold the devices: the lease then stays until
+// they have ended.
 //
 // An engine that is creating the container of a reserved lease isn't killed: the lease ends, and
 // the engine can't start the container.

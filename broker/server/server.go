@@ -41,6 +41,8 @@ type Server struct {
 	proc string // where procfs is mounted
 	show string // policy.show
 	log  *slog.Logger
+	// unusable is why every connection is refused, nil if none is.
+	unusable error
 
 	mu          sync.Mutex // of what follows
 	all         int        // connections
@@ -61,6 +63,9 @@ func New(c berth.Config, log *slog.Logger) (*Server, error) {
 	}, nil
 }
 
+// Refuse returns a server that answers every connection with an error.
+func Refuse(why error, log *slog.Logger) *Server { return &Server{unusable: why, log: log} }
+
 // Serve answers the connections of a listener until it is closed.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	for {
@@ -73,9 +78,13 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		if !s.enter(&s.all, maxAll) {
+		refusal := s.unusable
+		if refusal == nil && !s.enter(&s.all, maxAll) {
+			refusal = protocol.Errorf(protocol.CodeLimit, "the broker has %d connections, the most that are allowed", maxAll)
+		}
+		if refusal != nil {
 			// It fits into the socket's buffer, and doesn't wait for the caller.
-			_ = sendReply(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "the broker has %d connections, the most that are allowed", maxAll))})
+			_ = sendReply(conn, protocol.Reply{Error: errorMessage(refusal)})
 			_ = conn.Close()
 			continue
 		}
@@ -86,22 +95,6 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 				s.log.Info("connection", "error", err)
 			}
 		}()
-	}
-}
-
-// RefuseAll answers each connection of a listener with an error, until the listener is closed.
-func RefuseAll(l *net.UnixListener, why error) error {
-	for {
-		conn, err := l.AcceptUnix()
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return nil
-		case err != nil:
-			return err
-		}
-		// It fits into the socket's buffer, and doesn't wait for the caller.
-		_ = sendReply(conn, protocol.Reply{Error: errorMessage(why)})
-		_ = conn.Close()
 	}
 }
 

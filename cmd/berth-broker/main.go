@@ -71,21 +71,21 @@ func run(args []string) error {
 		conf.Log, conf.Confined = log, *confined
 		s, err = server.New(conf, log)
 	}
-	if err != nil && !isStartedBySystemd() {
+	if err != nil && isStartedBySystemd() { // systemd ends a socket whose service fails again and again
+		err = fmt.Errorf("the broker has to be restarted once this is fixed: %w", err)
+		log.Error("no request is served", "error", err)
+		s, err = server.Refuse(err, log), nil
+	}
+	if err != nil {
 		return err
 	}
-	unusable := err
 	listener, err := openListener(conf.State)
 	if err != nil {
-		return errors.Join(unusable, err)
+		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, func() { _ = listener.Close() })
-	if unusable != nil { // systemd ends a socket whose service fails again and again
-		log.Error("the broker has to be restarted once this is fixed", "error", unusable)
-		return server.RefuseAll(listener, fmt.Errorf("the broker has to be restarted once this is fixed: %w", unusable))
-	}
 	// Requests that wait are cut off, as by a kill: their callers go on with the next broker, and keep
 	// their places in the queue.
 	return s.Serve(context.Background(), listener)

@@ -136,7 +136,7 @@ func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, er
 		tx.removeTicket(id)
 	case i < 0 && errors.Is(err, ErrBusy):
 		tx.queue, tx.dirty = enqueue(tx.queue, *ticket), true
-	case i >= 0 && tx.queue[i].v.server() != ticket.server(): // this server goes on with it
+	case i >= 0 && tx.queue[i].v.serverProcess() != ticket.serverProcess(): // this server goes on with it
 		tx.queue[i], tx.dirty = block[waiter]{v: *ticket}, true
 	}
 	return Lease{}, withHolders(err, a, tx.leases)

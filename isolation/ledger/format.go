@@ -70,7 +70,10 @@ type waiter struct {
 	ServerEnded time.Duration `json:"server_ended_ns,omitempty"`
 }
 
-func (w waiter) server() Process { return Process{w.ServerPID, w.ServerStart, w.Process.Namespace} }
+// serverProcess is the process that waits on behalf of w.Process, 0 if there is none.
+func (w waiter) serverProcess() Process {
+	return Process{w.ServerPID, w.ServerStart, w.Process.Namespace}
+}
 
 // appendHeader is the header of a file of about so many bytes. Its checksum is filled in by fillChecksum.
 func appendHeader(kind string, size int) []byte {

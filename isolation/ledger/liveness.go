@@ -252,10 +252,10 @@ const reconnectTime = 10 * time.Second
 // hasUnnoticedEnd reports whether the waiter's server has ended, and the ticket doesn't say so yet. It is false for
 // a server in another pid namespace, which can't be examined.
 func hasUnnoticedEnd(w system, me self, wt waiter) bool {
-	if wt.ServerPID == 0 || wt.ServerEnded != 0 || wt.server().Namespace != me.Namespace {
+	if wt.ServerPID == 0 || wt.ServerEnded != 0 || wt.serverProcess().Namespace != me.Namespace {
 		return false
 	}
-	alive, err := isAlive(w, wt.server())
+	alive, err := isAlive(w, wt.serverProcess())
 	return !alive && err == nil
 }
 
