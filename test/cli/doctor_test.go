@@ -252,7 +252,8 @@ func TestDoctorProcesses(t *testing.T) {
 
 	p := n.start("berth", "alloc", "1", "sh", "-c", "echo $$ >/run/held; echo ready; exec sleep 1000")
 	p.says("ready")
-	n.sh(`kill -9 $(cat /run/held) $(berth leases --json | sed -n 's/.*"pid": \([0-9]*\).*/\1/p')`).ok()
+	// berth alloc is killed first, as it would release the lease when the command ends.
+	n.sh(`kill -9 $(berth leases --json | sed -n 's/.*"pid": \([0-9]*\).*/\1/p') $(cat /run/held)`).ok()
 	p.wait()
 	eventually(t, "the holder is dead", func() bool { return !n.leases().Leases[0].Live })
 	defect{id: "ledger.state", state: "warning", text: "the holder of lease " + n.leases().Leases[0].ID + " is dead", breaks: "true"}.test(t, n)
