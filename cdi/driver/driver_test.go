@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/cdi/ldcache"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/testutil"
 )
@@ -93,6 +94,46 @@ func TestBuild(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(filepath.Join(data, "driver")); err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// TestElsewhere: driver files are found where only the loader cache or Google's installer has them.
+func TestElsewhere(t *testing.T) {
+	const vendor = "opt/vendor/lib"
+	cache := ldcache.Cache{}.Merge([]ldcache.Entry{{Name: "libcuda.so.1", Path: "/" + vendor + "/libcuda.so.1"}})
+	for _, tt := range []struct {
+		name, dir string
+		cache     []byte
+		ok        bool
+	}{
+		{"in the loader cache", vendor, cache.Bytes(), true},
+		{"Google's", "usr/local/nvidia/lib64", nil, true},
+		{"nowhere", vendor, nil, false},
+		{"in a damaged cache", vendor, []byte("ld.so-1.7.0"), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			root := t.TempDir()
+			writeLibrary(t, filepath.Join(root, tt.dir, "libcuda.so."+version), "libcuda.so.1")
+			writeLibrary(t, filepath.Join(root, tt.dir, "libnvidia-ml.so."+version), "libnvidia-ml.so.1")
+			script(t, filepath.Join(root, "usr/local/nvidia/bin/nvidia-smi"))
+			if tt.cache != nil {
+				testutil.Must(t, os.MkdirAll(filepath.Join(root, "etc"), 0o755))
+				testutil.Must(t, os.WriteFile(filepath.Join(root, "etc/ld.so.cache"), tt.cache, 0o644))
+			}
+			home, err := Build(t.Context(), gpu.Host{DriverRoot: root}, version, t.TempDir())
+			if !tt.ok {
+				if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "host.driver_root") {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			testutil.Must(t, err)
+			dir, err := Load(home, whole)
+			testutil.Must(t, err)
+			if len(dir.Manifest.Libraries) != 2 || len(dir.Manifest.Programs) != 1 {
+				t.Errorf("%+v", dir.Manifest)
+			}
+		})
 	}
 }
 

@@ -18,7 +18,7 @@ func (f finder) findExtras(libraries map[string]bool) ([]source, error) {
 	for _, row := range extraTable() {
 		dirs := f.machine.expandPaths(f.version, row.from)
 		if row.from == nil {
-			dirs = searchedDirectories(f.root)
+			dirs = SearchedDirectories(f.root)
 		}
 		found := f.findExtra(f.machine.expandPaths(f.version, row.names), dirs)
 		for _, s := range found {

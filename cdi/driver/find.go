@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/ldcache"
 	"github.com/berth-gpu/berth/gpu"
+	gpudriver "github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
@@ -83,7 +84,7 @@ func (f finder) findLibraries() ([]source, error) {
 	var all []source
 	seen := map[string]bool{}
 	others := map[string]bool{}
-	for _, dir := range searchedDirectories(f.root) {
+	for _, dir := range SearchedDirectories(f.root) {
 		for _, name := range listDirectory(f.root, dir) {
 			if v, ok := otherVersion(name, f.version); ok {
 				others[v] = true
@@ -115,16 +116,44 @@ func (f finder) findRow(name string) (findRow library, ok bool) {
 	return unknownLibrary(), versioned && strings.HasPrefix(stem, "lib")
 }
 
-// searchedDirectories adds to the library directories their vdpau directory, and the directories
-// below their nvidia directory (Debian: nvidia/current).
-func searchedDirectories(root *os.File) []string {
+// SearchedDirectories are all directories below a driver root where the driver's libraries can be: the
+// usual ones, those of 32-bit libraries, each with its vdpau directory and the directories
+// below its nvidia directory (Debian: nvidia/current), and last those of the root's own loader cache.
+func SearchedDirectories(root *os.File) []string {
 	var dirs []string
-	for _, dir := range libraryDirs() {
+	for _, dir := range append(gpudriver.LibraryDirectories(), "usr/lib32", "usr/lib/i386-linux-gnu", "lib/i386-linux-gnu") {
 		dirs = append(dirs, dir, path.Join(dir, "vdpau"), path.Join(dir, "nvidia"))
 		for _, sub := range listDirectory(root, path.Join(dir, "nvidia")) {
 			dirs = append(dirs, path.Join(dir, "nvidia", sub))
 		}
 	}
+	for _, dir := range cachedDirectories(root) {
+		if !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// cachedDirectories are the directories of the driver's libraries in the root's loader cache. A cache
+// that is missing or can't be read has none: the driver may be in the usual directories all the same.
+func cachedDirectories(root *os.File) []string {
+	data, err := inroot.ReadFile(root, "etc/ld.so.cache", ldcache.MaxSize)
+	if err != nil {
+		return nil
+	}
+	cache, err := ldcache.Parse(data)
+	if err != nil {
+		return nil
+	}
+	var dirs []string
+	for _, e := range cache.Entries {
+		dir := path.Dir(strings.TrimPrefix(e.Path, "/"))
+		if (e.Name == "libcuda.so.1" || strings.HasPrefix(e.Name, "libnvidia-")) && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	slices.Sort(dirs)
 	return dirs
 }
 
@@ -201,7 +230,7 @@ func (f finder) checkComplete(seen, others map[string]bool) error {
 		if len(others) > 0 {
 			return fmt.Errorf("%s not found, but version %s: kernel module and libraries don't match: %w", file, strings.Join(sortedNames(others), ", "), fs.ErrNotExist)
 		}
-		return fmt.Errorf("%s not found: %w", file, fs.ErrNotExist)
+		return fmt.Errorf("%s not found; set host.driver_root to where the driver is installed: %w", file, fs.ErrNotExist)
 	}
 	return nil
 }

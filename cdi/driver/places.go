@@ -31,18 +31,8 @@ func (m machine) expandPaths(version string, paths []string) []string {
 	return all
 }
 
-// libraryDirs are the directories below the driver root where distributions and NVIDIA's installer
-// put libraries. Of two files of one name the first counts.
-func libraryDirs() []string {
-	dirs := []string{"usr/lib64", "lib64", "usr/lib", "lib", "usr/lib32"}
-	for _, triple := range []string{"x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu"} {
-		dirs = append(dirs, "usr/lib/"+triple, "lib/"+triple)
-	}
-	return dirs
-}
-
 // programDirs are the directories of programs; Debian keeps programs beside the libraries, behind
 // links in usr/bin that lead through /etc/alternatives.
 func programDirs() []string {
-	return []string{"usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "opt/bin", "usr/lib/nvidia/current"}
+	return []string{"usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "opt/bin", "usr/lib/nvidia/current", "usr/local/nvidia/bin"}
 }

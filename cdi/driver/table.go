@@ -174,12 +174,12 @@ func extraTable() []extra {
 }
 
 func firmwarePaths() []string {
-	return []string{"lib/firmware/updates/nvidia/VERSION", "lib/firmware/nvidia/VERSION", "usr/lib/firmware/nvidia/VERSION"}
+	return []string{"lib/firmware/updates/nvidia/VERSION", "lib/firmware/nvidia/VERSION", "usr/lib/firmware/nvidia/VERSION", "usr/local/nvidia/firmware/nvidia/VERSION"}
 }
 
 // configPaths is where packages put configuration that a library reads from /etc or /usr/share.
 func configPaths(dir string) []string {
-	return []string{"etc/" + dir, "usr/local/share/" + dir, "usr/share/" + dir}
+	return []string{"etc/" + dir, "usr/local/share/" + dir, "usr/share/" + dir, "usr/local/nvidia/share/" + dir}
 }
 
 // vulkanPaths also has the top of a driver root that was made for containers.

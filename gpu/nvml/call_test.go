@@ -154,6 +154,9 @@ func TestFind(t *testing.T) {
 	path := root + "/usr/lib64/libnvidia-ml.so.1"
 	write(t, path, "")
 	write(t, root+"/usr/lib64/libother.so", "")
+	debian := t.TempDir()
+	current := debian + "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1"
+	write(t, current, "")
 	tests := []struct {
 		name, library, root, want string
 	}{
@@ -161,6 +164,7 @@ func TestFind(t *testing.T) {
 		{"root is the machine", "", "/", "libnvidia-ml.so.1"},
 		{"below the driver root", "", root, path},
 		{"another name below it", "libother.so", root, root + "/usr/lib64/libother.so"},
+		{"Debian's", "", debian, current},
 		{"not below it", "libnone.so", root, "libnone.so"},
 		{"a path", "/opt/libnvidia-ml.so.1", root, "/opt/libnvidia-ml.so.1"},
 	}

@@ -2,10 +2,10 @@ package nvml
 
 import (
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/driver"
 )
 
 const soname = "libnvidia-ml.so.1"
@@ -23,20 +23,13 @@ func Find(library string, h gpu.Host) string {
 	if h.DriverRoot == "" || h.DriverRoot == "/" {
 		return library
 	}
-	for _, dir := range libraryDirectories(runtime.GOARCH) {
-		path := h.Driver(dir, library)
-		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
-			return path
+	for _, dir := range driver.LibraryDirectories() {
+		// Debian's links from dir to nvidia/current are absolute: they lead out of the driver root.
+		for _, path := range []string{h.Driver(dir, "nvidia/current", library), h.Driver(dir, library)} {
+			if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
+				return path
+			}
 		}
 	}
 	return library
-}
-
-// libraryDirectories are where distributions and installers put the driver's libraries.
-func libraryDirectories(arch string) []string {
-	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[arch]
-	return []string{
-		"usr/lib/" + triplet + "/nvidia/current", "usr/lib/" + triplet, "usr/lib64", "usr/lib",
-		"lib64", "lib/" + triplet, "usr/local/nvidia/lib64", "lib",
-	}
 }

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // verdict runs the bundle on a node, and checks its exit code and some lines of output.
 func verdict(t *testing.T, n *rig.Node, code int, wants ...string) {
 	t.Helper()
-	said := n.Run(t, n.Command(bundle+"/run.sh", filepath.Join(t.TempDir(), "logs")))
+	said := n.Run(t, n.Command(bundle+"/run.sh", "--guard", filepath.Join(t.TempDir(), "logs")))
 	if said.Code != code {
 		t.Errorf("exit code %d, want %d", said.Code, code)
 	}
@@ -45,16 +45,18 @@ func verdict(t *testing.T, n *rig.Node, code int, wants ...string) {
 }
 
 func TestWithoutCUDA(t *testing.T) {
-	for _, cgroup := range []string{"v1", "v2"} {
+	for cgroup, guard := range map[string]string{
+		"v1": "SKIP  guard: it needs cgroup version 2 alone",
+		"v2": "PASS  guard: a user without a lease opens no GPU, and with one from the broker that one",
+	} {
 		t.Run(cgroup, func(t *testing.T) {
 			n, err := shared.Start("dgx-h100", cgroup)
 			rig.Must(t, err)
-			verdict(t, n, 77,
+			verdict(t, n, 77, guard,
 				"PASS  container: ",
 				"PASS  discover: berth knows 8 GPUs, the driver 8",
 				"PASS  rules: one node of a GPU can be opened inside, and no other can be made",
-				"SKIP  cuda: the machine",
-				"3 passed, 0 failed, 1 skipped")
+				"SKIP  cuda: the machine")
 		})
 	}
 }
@@ -66,6 +68,7 @@ func TestVerdicts(t *testing.T) {
 		want         []string
 	}{
 		{"all is well", "-DWELL", 0, []string{
+			"PASS  guard-cuda: CUDA shows a user no device without a lease (",
 			"PASS  one: CUDA opens one device inside, of 8: 0000",
 			"PASS  without: CUDA doesn't start in a container that has leased nothing: library: libcuda.so.1",
 			"PASS  two: two ranks with a GPU each have two",

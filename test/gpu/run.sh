@@ -2,7 +2,10 @@
 # Looks on a machine with a GPU whether berth keeps its word there. It needs root, no
 # network and nothing installed; the machine's own berth, if there is one, is left alone.
 #
-#   run.sh [DIR]     what was said goes to files in DIR (default: a new one below /tmp)
+#   run.sh [--guard] [DIR]   what was said goes to files in DIR (default: a new one below /tmp)
+#
+# With --guard it also turns on the device guard for a moment, so that nobody without a lease opens
+# a GPU meanwhile: for a machine that nobody else uses.
 #
 # Each line of the verdict is PASS, FAIL or SKIP, what was looked at, and why. SKIP says
 # what the machine lacks. It ends with 1 if anything failed, with 77 if nothing could be
@@ -13,16 +16,20 @@ here=$(cd "$(dirname "$0")" && pwd)
 if [ -z "${BERTH_GPU_INSIDE-}" ]; then
 	[ "$(id -u)" = 0 ] || { echo 'FAIL  root: this needs root'; exit 1; }
 	unshare --mount true 2>/dev/null || { echo 'SKIP  everything: this machine lets root make no mount namespace'; exit 77; }
+	guard=''
+	[ "${1-}" != --guard ] || { guard=1; shift; }
 	logs=${1:-$(mktemp -d /tmp/berth-gpu.XXXXXX)}
-	mkdir -p "$logs" /run/berth /var/lib/berth
+	mkdir -p "$logs" /run/berth /run/berth-gpu /var/lib/berth
 	# With a state of its own, which ends with it.
-	exec env BERTH_GPU_INSIDE="$logs" unshare --mount --propagation private "$0"
+	exec env BERTH_GPU_INSIDE="$logs" BERTH_GPU_GUARD="$guard" unshare --mount --propagation private "$0"
 fi
 logs=$BERTH_GPU_INSIDE
 if ! mount -t tmpfs -o mode=755 none /run/berth || ! mount -t tmpfs -o mode=755 none /var/lib/berth; then
 	echo 'SKIP  everything: root may mount nothing'
 	exit 77
 fi
+# Where users can get to it, wherever it was put.
+mount --bind "$here" /run/berth-gpu && here=/run/berth-gpu
 berth=$here/bin/berth
 root=$here/root
 passed=0 failed=0 skipped=0
@@ -106,6 +113,49 @@ if [ "$opens" = 1 ] && [ "$made" = 0 ]; then
 	verdict PASS rules 'one node of a GPU can be opened inside, and no other can be made'
 else
 	verdict FAIL rules "$opens nodes can be opened inside, $made can be made: $(why one.rules)"
+fi
+
+# The device guard: a user without root opens the GPU of a lease and no other.
+user() { name=$1; shift; say "$name" setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+guarded() {
+	user guard.none "$root/usr/local/bin/probe" rules
+	if grep -q '^opens' "$logs/guard.none" || ! grep -q '^closed.*Operation not permitted' "$logs/guard.none"; then
+		verdict FAIL guard "a user without a lease isn't refused by each GPU: $(why guard.none)"
+		return
+	fi
+	user guard.lease "$berth" alloc 1 -- "$root/usr/local/bin/probe" rules
+	opens=$(grep -c '^opens\|^closed.*No such device or address' "$logs/guard.lease")
+	if [ "$opens" != 1 ]; then
+		verdict FAIL guard "a user's command with one leased GPU opens $opens: $(why guard.lease)"
+		return
+	fi
+	verdict PASS guard "a user without a lease opens no GPU, and with one from the broker that one"
+	user outside.none "$root/usr/local/bin/probe" devices
+	user outside.lease "$berth" alloc 1 -- "$root/usr/local/bin/probe" devices || return 0 # it may not work at all
+	if grep -q '^device' "$logs/outside.none" || [ "$(grep -c '^device' "$logs/outside.lease")" != 1 ]; then
+		verdict FAIL guard-cuda "CUDA shows a user $(grep -c '^device' "$logs/outside.none") devices without a lease, and $(grep -c '^device' "$logs/outside.lease") with one"
+	else
+		verdict PASS guard-cuda "CUDA shows a user no device without a lease ($(why outside.none)), and the leased one with one"
+	fi
+}
+if [ -n "${BERTH_GPU_GUARD-}" ]; then
+	if ! command -v setpriv >/dev/null; then
+		verdict SKIP guard 'there is no setpriv on this machine'
+	elif ! [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+		verdict SKIP guard 'it needs cgroup version 2 alone'
+	elif "$berth" guard status | grep -q '^on'; then
+		verdict SKIP guard "the machine's own is on"
+	elif ! say guard.on "$berth" guard on; then
+		verdict FAIL guard "$(why guard.on)"
+	else
+		"$here/bin/berth-broker" >"$logs/broker" 2>&1 &
+		broker=$!
+		for i in 1 2 3 4 5 6 7 8 9 10; do [ -S /run/berth/broker.sock ] || sleep 0.2; done
+		guarded
+		kill $broker
+		wait $broker
+		"$berth" guard off
+	fi
 fi
 
 say outside.devices "$root/usr/local/bin/probe" devices

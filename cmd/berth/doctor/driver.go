@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	cdidriver "github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/driver"
@@ -156,15 +157,6 @@ func decideLibrary(r *report, name, root, module string, found map[string]string
 	}
 }
 
-// libraryDirs returns where distributions and NVIDIA's installer put 64-bit libraries.
-func libraryDirs() []string {
-	dirs := []string{"usr/lib64", "lib64", "usr/lib", "lib"}
-	for _, triple := range []string{"x86_64-linux-gnu", "aarch64-linux-gnu"} {
-		dirs = append(dirs, "usr/lib/"+triple, "lib/"+triple, "usr/lib/"+triple+"/nvidia/current")
-	}
-	return dirs
-}
-
 // readLibraryVersions returns the versions in the names of the files that a library's name
 // leads to, by path. Links are followed below the root, as the driver's own are written.
 func readLibraryVersions(top, name string) (map[string]string, error) {
@@ -174,7 +166,7 @@ func readLibraryVersions(top, name string) (map[string]string, error) {
 	}
 	defer root.Close()
 	found := map[string]string{}
-	for _, dir := range libraryDirs() {
+	for _, dir := range cdidriver.SearchedDirectories(root) {
 		f, err := inroot.Open(root, dir+"/"+name, 0)
 		if err != nil {
 			continue // it may be in another directory
