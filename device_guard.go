@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
@@ -41,6 +44,44 @@ func (c GuardConfig) check() error {
 	return fmt.Errorf(`guard.root: %q is neither "allow" nor "deny"`, c.Root)
 }
 
+// nvmlCgroup is the cgroup of root's processes that call NVML for berth. The guard opens every device to it: NVML
+// shows only the GPUs whose nodes its process can open, and all others would count as lost, also when
+// root asks from inside a lease.
+const nvmlCgroup = "/berth-nvml"
+
+// NVMLCgroup returns the directory of the cgroup in which a process that calls NVML sees every GPU, or "" if this
+// process's own will do: the device guard is off, or this process isn't root, and can't enter that cgroup.
+func (n *Node) NVMLCgroup() string {
+	if n.cgroups.Version != cgroup.V2 || os.Geteuid() != 0 {
+		return ""
+	}
+	dir, err := n.cgroups.Dir(nvmlCgroup)
+	if err != nil {
+		return ""
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return ""
+	}
+	return dir
+}
+
+// IsNVMLCgroup reports whether a cgroup is the one for calls of NVML, which is exempt from the guard.
+func (n *Node) IsNVMLCgroup(id uint64) bool {
+	own, err := n.cgroups.ID(nvmlCgroup)
+	return err == nil && own == id
+}
+
+// IsGuarded reports whether the device guard closes one of these GPUs to this process.
+func (n *Node) IsGuarded(gpus []gpu.GPU) bool {
+	return slices.ContainsFunc(gpus, func(g gpu.GPU) bool {
+		fd, err := unix.Open(n.config.GPUHost().DevPath(g.Device().Node), unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err == nil {
+			_ = unix.Close(fd)
+		}
+		return errors.Is(err, unix.EPERM)
+	})
+}
+
 // InstallDeviceGuard closes the devices of this machine to processes without a lease. If
 // the guard is already on, InstallDeviceGuard updates its rules from the ledger and the
 // configuration. The error Is [ErrLedgerLost] if the leases of running holders aren't known.
@@ -52,6 +93,9 @@ func (n *Node) InstallDeviceGuard(ctx context.Context) error {
 		return err
 	}
 	return n.ledger.WithLeases(ctx, func(leases []ledger.Lease) error {
+		if err := n.cgroups.Create(nvmlCgroup); err != nil {
+			return err
+		}
 		rules, err := n.deviceRules(leases)
 		if err != nil {
 			return err
@@ -65,7 +109,15 @@ func (n *Node) RemoveDeviceGuard(ctx context.Context) error {
 	if n.cgroups.Version != cgroup.V2 {
 		return nil
 	}
-	return n.ledger.WithLeases(ctx, func([]ledger.Lease) error { return deviceguard.Remove(n.cgroups.Root) })
+	return n.ledger.WithLeases(ctx, func([]ledger.Lease) error {
+		if err := deviceguard.Remove(n.cgroups.Root); err != nil {
+			return err
+		}
+		if err := n.cgroups.Remove(ctx, nvmlCgroup); !errors.Is(err, unix.EBUSY) { // somebody measures GPUs
+			return err
+		}
+		return nil
+	})
 }
 
 // DeviceGuard returns the device guard's rules. The error Is [deviceguard.ErrOff] if the
@@ -136,9 +188,12 @@ func (n *Node) grantDevices(leases []ledger.Lease) error {
 	if err != nil {
 		return err
 	}
-	rules, err := n.deviceRules(leases)
+	err = n.cgroups.Create(nvmlCgroup)
 	if err == nil {
-		err = g.Sync(rules)
+		var rules deviceguard.Rules
+		if rules, err = n.deviceRules(leases); err == nil {
+			err = g.Sync(rules)
+		}
 	}
 	return errors.Join(err, g.Close())
 }
@@ -160,7 +215,7 @@ func (n *Node) deviceRules(leases []ledger.Lease) (deviceguard.Rules, error) {
 		return deviceguard.Rules{}, err
 	}
 	s.Inventory.ExclusiveNICs = n.config.Policy.NICs == "exclusive"
-	rules, err := n.guard.HostRules(s.Inventory, majors, leases, n.config.Guard.Exempt)
+	rules, err := n.guard.HostRules(s.Inventory, majors, leases, append(slices.Clone(n.config.Guard.Exempt), nvmlCgroup))
 	rules.RootAllowed = n.config.Guard.Root != "deny"
 	rules.PIDNamespace = n.config.GPUHost().ProcPath("1/ns/pid")
 	if _, err := os.Stat(rules.PIDNamespace); errors.Is(err, fs.ErrPermission) {

@@ -91,7 +91,7 @@ func realDriver(t *testing.T) driver.Dir {
 	root, data := t.TempDir(), t.TempDir()
 	writeTextLibrary(t, filepath.Join(root, "usr/lib64/libcuda.so.550.1"), "libcuda.so.1", "driver")
 	writeTextLibrary(t, filepath.Join(root, "usr/lib64/libnvidia-ml.so.550.1"), "libnvidia-ml.so.1", "driver")
-	write(t, filepath.Join(root, "usr/bin/nvidia-smi"), "")
+	write(t, filepath.Join(root, "usr/bin/nvidia-smi"), "\x7fELF")
 	must(t, os.Chmod(filepath.Join(root, "usr/bin/nvidia-smi"), 0o755))
 	home, err := driver.Build(t.Context(), gpu.Host{DriverRoot: root}, "550.1", data)
 	must(t, err)

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,10 +24,10 @@ import (
 
 const version = "550.163.01"
 
-func script(t testing.TB, path string) {
+// writeProgram writes what counts as one of the driver's programs.
+func writeProgram(t testing.TB, path string) {
 	t.Helper()
-	testutil.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	testutil.Must(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
+	writeFile(t, path, elf.ELFMAG, 0o755)
 }
 
 // writeDebianDriver makes a driver root with the layout of Debian's packages.
@@ -49,11 +50,11 @@ func writeDebianDriver(t *testing.T) gpu.Host {
 	testutil.Must(t, os.Symlink("x86_64-linux-gnu", filepath.Join(root, "usr/lib/elsewhere")))
 	testutil.Must(t, os.Mkdir(filepath.Join(root, "usr/bin"), 0o755))
 	testutil.Must(t, os.MkdirAll(filepath.Join(root, "etc/alternatives"), 0o755))
-	script(t, filepath.Join(root, "usr/lib/nvidia/current/nvidia-smi"))
+	writeProgram(t, filepath.Join(root, "usr/lib/nvidia/current/nvidia-smi"))
 	testutil.Must(t, os.Symlink("/etc/alternatives/nvidia--nvidia-smi", filepath.Join(root, "usr/bin/nvidia-smi")))
 	testutil.Must(t, os.Symlink("/usr/lib/nvidia/current/nvidia-smi", filepath.Join(root, "etc/alternatives/nvidia--nvidia-smi")))
-	script(t, filepath.Join(root, "usr/bin/nvidia-modprobe"))
-	script(t, filepath.Join(root, "usr/bin/nvidia-persistenced"))
+	writeProgram(t, filepath.Join(root, "usr/bin/nvidia-modprobe"))
+	writeProgram(t, filepath.Join(root, "usr/bin/nvidia-persistenced"))
 	testutil.Must(t, os.Chmod(filepath.Join(root, "usr/bin/nvidia-persistenced"), 0o4755))
 	return gpu.Host{DriverRoot: root}
 }
@@ -115,7 +116,8 @@ func TestElsewhere(t *testing.T) {
 			root := t.TempDir()
 			writeLibrary(t, filepath.Join(root, tt.dir, "libcuda.so."+version), "libcuda.so.1")
 			writeLibrary(t, filepath.Join(root, tt.dir, "libnvidia-ml.so."+version), "libnvidia-ml.so.1")
-			script(t, filepath.Join(root, "usr/local/nvidia/bin/nvidia-smi"))
+			writeFile(t, filepath.Join(root, "usr/bin/nvidia-smi"), "#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi\n", 0o755)
+			writeProgram(t, filepath.Join(root, "usr/local/nvidia/bin/nvidia-smi"))
 			if tt.cache != nil {
 				testutil.Must(t, os.MkdirAll(filepath.Join(root, "etc"), 0o755))
 				testutil.Must(t, os.WriteFile(filepath.Join(root, "etc/ld.so.cache"), tt.cache, 0o644))
@@ -132,6 +134,9 @@ func TestElsewhere(t *testing.T) {
 			testutil.Must(t, err)
 			if len(dir.Manifest.Libraries) != 2 || len(dir.Manifest.Programs) != 1 {
 				t.Errorf("%+v", dir.Manifest)
+			}
+			if smi, err := os.ReadFile(filepath.Join(dir.Path, "bin/nvidia-smi")); err != nil || string(smi) != elf.ELFMAG {
+				t.Errorf("nvidia-smi is %q, %v", smi, err)
 			}
 		})
 	}
@@ -211,7 +216,7 @@ func TestChangesAreNoticed(t *testing.T) {
 			testutil.Must(t, os.Mkdir(filepath.Join(dir, "lib64"), 0o755))
 			testutil.Must(t, os.Rename(filepath.Join(dir, "old", filepath.Base(lib)), filepath.Join(dir, lib)))
 		}},
-		{"one more file", func(t *testing.T, dir string) { script(t, filepath.Join(dir, "bin/sh")) }},
+		{"one more file", func(t *testing.T, dir string) { writeProgram(t, filepath.Join(dir, "bin/sh")) }},
 		{"modes", func(t *testing.T, dir string) { testutil.Must(t, os.Chmod(filepath.Join(dir, lib), 0o777)) }},
 		{"an attribute", func(t *testing.T, dir string) {
 			testutil.Must(t, unix.Setxattr(filepath.Join(dir, lib), "user.x", []byte("y"), 0))

@@ -1,8 +1,10 @@
 package driver
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -244,11 +246,13 @@ func sortedNames(set map[string]bool) []string {
 	return all
 }
 
+// findPrograms leaves out scripts: some hosts have one in /usr/bin that calls the driver's program
+// where it is installed, which isn't that place in a container.
 func (f finder) findPrograms() []source {
 	var all []source
 	for _, p := range programTable() {
 		for _, dir := range programDirs() {
-			if s, fi, ok := f.findFile(dir, p.name); ok && fi.Mode()&0o111 != 0 {
+			if s, fi, ok := f.findFile(dir, p.name); ok && fi.Mode()&0o111 != 0 && f.isELF(s.from) {
 				s.to, s.caps = "bin/"+p.name, p.caps
 				all = append(all, s)
 				break
@@ -256,6 +260,18 @@ func (f finder) findPrograms() []source {
 		}
 	}
 	return all
+}
+
+// isELF reports whether a file begins as ELF files do.
+func (f finder) isELF(file string) bool {
+	in, err := inroot.OpenFile(f.root, file)
+	if err != nil {
+		return false
+	}
+	defer in.Close() // only read from
+	magic := make([]byte, len(elf.ELFMAG))
+	_, err = io.ReadFull(in, magic)
+	return err == nil && string(magic) == elf.ELFMAG
 }
 
 // findFile examines one optional file.

@@ -39,7 +39,7 @@ func writeFullDriver(t testing.TB, m machine) string {
 	writeLibraryOf(t, elf.EM_RISCV, filepath.Join(libs, "libnvidia-elsewhere.so."+version), "")
 	writeLibrary(t, filepath.Join(libs, "libnvidia-egl-gbm.so.1.1.1"), "libnvidia-egl-gbm.so.1") // of another version's name
 	for _, p := range append(programTable(), program{name: "nvidia-modprobe"}) {
-		script(t, filepath.Join(root, "usr/bin", p.name))
+		writeProgram(t, filepath.Join(root, "usr/bin", p.name))
 	}
 	for _, e := range extraTable() {
 		if e.from != nil {
@@ -306,7 +306,7 @@ func TestChangesOfOtherSets(t *testing.T) {
 			testutil.Must(t, os.Remove(filepath.Join(home, "compute/files/lib64/libcuda.so.1")))
 		}, []gpu.Capabilities{compute}, []gpu.Capabilities{compute | utility, whole}},
 		{"a 32-bit directory", func(t *testing.T, home string) {
-			script(t, filepath.Join(home, "compat32-utility/files/lib/more"))
+			writeProgram(t, filepath.Join(home, "compat32-utility/files/lib/more"))
 		}, []gpu.Capabilities{utility | gpu.Compat32}, []gpu.Capabilities{utility, whole}},
 		{"an extra", func(t *testing.T, home string) {
 			testutil.Must(t, os.Chmod(filepath.Join(home, "extras/etc/OpenCL/vendors/nvidia.icd"), 0o666))

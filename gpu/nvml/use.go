@@ -49,11 +49,7 @@ func (m *Meter) measureUse(u *probe.Use) error {
 	if err != nil {
 		return err
 	}
-	memory, err := callFunction(m.l.caller, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo)
-	switch {
-	case err == nil:
-		u.Memory, u.Total = memory.Used, memory.Total
-	case !isUnsupported(err): // GPUs that share the CPU's memory report none
+	if u.Memory, u.Total, err = m.readMemory(d); err != nil {
 		return err
 	}
 	rates, err := callFunction(m.l.caller, "nvmlDeviceGetUtilizationRates", d.GetUtilizationRates)
@@ -66,6 +62,20 @@ func (m *Meter) measureUse(u *probe.Use) error {
 	}
 	u.Processes = m.readProcesses(d)
 	return nil
+}
+
+// readMemory returns the used and the total memory in bytes, both 0 for GPUs that share the CPU's
+// memory. What the driver keeps for itself isn't used memory; before version 510 it is.
+func (m *Meter) readMemory(d nvml.Device) (used, total uint64, err error) {
+	second, err := callFunction(m.l.caller, "nvmlDeviceGetMemoryInfo_v2", d.GetMemoryInfo_v2)
+	if !isUnsupported(err) {
+		return second.Used, second.Total, err
+	}
+	first, err := callFunction(m.l.caller, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo)
+	if isUnsupported(err) {
+		err = nil
+	}
+	return first.Used, first.Total, err
 }
 
 // readProcesses lists the processes that compute on a device, clients of MPS included. Values that

@@ -11,7 +11,10 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
 )
@@ -24,6 +27,8 @@ type Child struct {
 	Args []string
 	// Env of the child; nil is this process's own.
 	Env []string
+	// Cgroup is a directory of a cgroup v2 tree, in which the child starts; "" is this process's own.
+	Cgroup string
 	// Timeout for everything; 0 means 30 seconds.
 	Timeout time.Duration
 }
@@ -65,11 +70,27 @@ func (c Child) startReading() (*childRun, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", c.Path, err)
 	}
-	if err := r.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("run %s: %w", c.Path, err)
+	if err := c.start(r.cmd); err != nil {
+		return nil, err
 	}
 	go r.forwardMessages(stdout)
 	return r, nil
+}
+
+// start starts the command in the child's cgroup.
+func (c Child) start(cmd *exec.Cmd) error {
+	if c.Cgroup != "" {
+		dir, err := os.OpenFile(c.Cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("run %s: %w", c.Path, err)
+		}
+		defer dir.Close()
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("run %s: %w", c.Path, err)
+	}
+	return nil
 }
 
 // forwardMessages hands messages on until the child's output ends, then reaps the child. It keeps

@@ -120,8 +120,8 @@ func (c Child) startMeasuring() (*gaugeChild, error) {
 	if g.ask, err = g.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("run %s: %w", c.Path, err)
 	}
-	if err := g.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("run %s: %w", c.Path, err)
+	if err := c.start(g.cmd); err != nil {
+		return nil, err
 	}
 	go g.forwardUses(out, stderr)
 	return g, nil

@@ -108,14 +108,14 @@ func TestTimerWakesNoGPU(t *testing.T) {
 	_, end := s.openNode(t, "2", "sleep", "1000")
 	timer := []string{"discover", "--if-stale", "--processes", "--quiet"}
 	for _, gpu := range []string{"0", "1", "3"} {
-		s.change(t, "fail", "nvmlDeviceGetMemoryInfo", "999", gpu)
+		s.change(t, "fail", "nvmlDeviceGetMemoryInfo_v2", "999", gpu)
 	}
 	defer s.change(t, "unfail")
 	if said := s.berth(t, timer...); said.Code != 0 || said.Err != "" {
 		t.Errorf("GPU 2 is open, and others are measured: %+v", said)
 	}
-	s.change(t, "fail", "nvmlDeviceGetMemoryInfo", "999", "2")
-	if said := s.berth(t, timer...); said.Code != 0 || !strings.Contains(said.Err, "nvmlDeviceGetMemoryInfo") {
+	s.change(t, "fail", "nvmlDeviceGetMemoryInfo_v2", "999", "2")
+	if said := s.berth(t, timer...); said.Code != 0 || !strings.Contains(said.Err, "nvmlDeviceGetMemoryInfo_v2") {
 		t.Errorf("GPU 2 is open, and not measured: %+v", said)
 	}
 	end()

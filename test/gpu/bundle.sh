@@ -3,6 +3,7 @@
 #
 #   DIR/run.sh     what to run there, as root
 #   DIR/bin        berth's programs, as make build makes them
+#   DIR/catatonit  catatonit, for a machine that has none
 #   DIR/root       a small root file system: libc, busybox and the probe
 #   DIR/runtimes   crun and runc with their libraries, for a machine that has none
 #
@@ -15,13 +16,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 project=$(cd "$here/../.." && pwd)
 out=${1:-$project/.cache/gpu-bundle}
 programs=${2:-$project/bin}
-for tool in cc busybox ldd ldconfig; do
+for tool in cc busybox catatonit ldd ldconfig; do
 	command -v $tool >/dev/null || die "please install $tool (make deps)"
 done
 [ -x "$programs/berth" ] || die "there is no $programs/berth: run make build"
 rm -rf "$out"
-mkdir -p "$out/bin" "$out/runtimes/lib" "$out/root"
+mkdir -p "$out/bin" "$out/catatonit" "$out/runtimes/lib" "$out/root"
 cp "$programs"/berth* "$out/bin/"
+cp "$(command -v catatonit)" "$out/catatonit/"
 cp "$here/run.sh" "$out/"
 
 # libraries PROGRAM: what it needs, as paths of this machine.

@@ -19,7 +19,7 @@ if [ -z "${BERTH_GPU_INSIDE-}" ]; then
 	guard=''
 	[ "${1-}" != --guard ] || { guard=1; shift; }
 	logs=${1:-$(mktemp -d /tmp/berth-gpu.XXXXXX)}
-	mkdir -p "$logs" /run/berth /run/berth-gpu /var/lib/berth
+	mkdir -p "$logs" /usr/libexec/catatonit /run/berth /run/berth-gpu /var/lib/berth
 	# With a state of its own, which ends with it.
 	exec env BERTH_GPU_INSIDE="$logs" BERTH_GPU_GUARD="$guard" unshare --mount --propagation private "$0"
 fi
@@ -30,6 +30,7 @@ if ! mount -t tmpfs -o mode=755 none /run/berth || ! mount -t tmpfs -o mode=755 
 fi
 # Where users can get to it, wherever it was put.
 mount --bind "$here" /run/berth-gpu && here=/run/berth-gpu
+command -v catatonit >/dev/null || [ -e /usr/libexec/podman/catatonit ] || mount --bind "$here/catatonit" /usr/libexec/catatonit
 berth=$here/bin/berth
 root=$here/root
 passed=0 failed=0 skipped=0
@@ -43,6 +44,7 @@ verdict() { # PASS|FAIL|SKIP WHAT WHY
 	printf '%s  %s: %s\n' "$1" "$2" "$3" | tee -a "$logs/verdict"
 }
 finish() {
+	rm -rf "$logs/root"
 	printf '%d passed, %d failed, %d skipped; what was said is in %s\n' "$passed" "$failed" "$skipped" "$logs" | tee -a "$logs/verdict"
 	[ "$failed" = 0 ] || exit 1
 	[ -n "${count-}" ] || exit 77 # it is about CUDA
@@ -249,18 +251,25 @@ if [ -z "$nccl" ]; then
 	verdict SKIP nccl 'there is no libnccl on this machine'
 	finish
 fi
+# In a root with this machine's own C library: NCCL may need a newer one than the bundle's.
+cp -a "$root" "$logs/root"
+ldd "$nccl" | awk '$2 == "=>" && $3 ~ /^\// { print $3 } $1 ~ /^\// { print $1 }' | while read -r lib; do
+	old=$(find "$logs/root" -name "$(basename "$lib")" | head -n 1)
+	cp -L "$lib" "${old:-$(dirname "$(find "$logs/root" -name libc.so.6)")}"
+done
+ldconfig -r "$logs/root"
 numa=$(cat /sys/bus/pci/devices/*/numa_node 2>/dev/null | sort -n | tail -n 1)
 for network in none private host; do
 	what=nccl-$network
 	if ! say "$what" "$berth" run -n 1 --gpus-per-rank 1 --network "$network" --runtime "$runtime" \
 		-v "$nccl:/opt/libnccl.so.2:ro" -e LD_LIBRARY_PATH=/opt -e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV \
-		"$root" /usr/local/bin/probe nccl; then
+		"$logs/root" /usr/local/bin/probe nccl; then
 		verdict FAIL "$what" "$(why "$what")"
 		continue
 	fi
 	cat "$logs/$what" "$logs/$what.err" >"$logs/$what.log"
 	wanted=$(grep -o 'NCCL_SOCKET_IFNAME set by environment to =*[a-z0-9]*' "$logs/$what.log" | head -n 1 | sed 's/.*=//; s/.* //')
-	used=$(grep -o 'Bootstrap *: *Using [^:<]*' "$logs/$what.log" | head -n 1 | sed 's/.*Using *//; s/^\[0\]//')
+	used=$(grep -o '\(Bootstrap\|NET/Socket\) *: *Using [^:<]*' "$logs/$what.log" | head -n 1 | sed 's/.*Using *//; s/^\[0\]//')
 	case $network in none) expected=lo ;; private) expected=eth0 ;; *) expected=$wanted ;; esac
 	if [ -n "$expected" ] && [ -n "$used" ] && [ "$used" != "$expected" ]; then
 		verdict FAIL "$what" "it speaks through $used, and not through $expected"

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -300,4 +301,42 @@ func TestKilled(t *testing.T) {
 	if got := n.Do(t, n.Berth, "guard", "status", "--json"); !strings.Contains(got, `"leases": 0`) {
 		t.Error(got)
 	}
+}
+
+// TestNVML: NVML shows only GPUs whose nodes its process can open. Discovery finds each GPU all the same: where root
+// needs a lease, and inside a lease. A user sees what discovery has found, and no GPU as lost.
+func TestNVML(t *testing.T) {
+	n := start(t)
+	conf := filepath.Join(n.Dir, "deny.toml")
+	rig.Must(t, os.WriteFile(conf, []byte("[guard]\nroot = \"deny\"\n"), 0o644))
+	berth := []string{n.Berth, "--config", conf}
+	n.Do(t, n.Berth, "--config", conf, "guard", "on")
+	n.want("root", n.opens("env"), "")
+	for what, words := range map[string][]string{
+		"without a lease": berth,
+		"with a lease":    slices.Concat(berth, []string{"alloc", "2", "--"}, berth),
+	} {
+		said := n.Run(t, n.Command(words[0], append(words[1:], "discover")...))
+		if said.Code != 0 || !strings.Contains(said.Out, "8 GPUs") || strings.Contains(said.Out+said.Err, "lost") {
+			t.Errorf("%s: %+v", what, said)
+		}
+		said = n.Run(t, n.Command(words[0], append(words[1:], "gpus")...))
+		if said.Code != 0 || strings.Count(said.Out, "/80 GiB") != 8 || strings.Contains(said.Out+said.Err, "lost") {
+			t.Errorf("%s: %+v", what, said)
+		}
+	}
+	rig.StartProcess(t, n.Command(filepath.Dir(n.Berth)+"/berth-broker"))
+	rig.WaitUntil(t, "the broker listens", func() bool {
+		_, err := os.Stat(n.Path("/run/berth/broker.sock"))
+		return err == nil
+	})
+	said := n.Run(t, n.Command(user[0], append(user[1:], n.Berth, "gpus")...))
+	if said.Code != 0 || strings.Count(said.Out, "80 GiB") != 8 || strings.Contains(said.Out+said.Err, "lost") {
+		t.Errorf("a user: %+v", said)
+	}
+	if got := n.Do(t, n.Berth, "guard", "status"); !strings.Contains(got, "0 exempt cgroups") {
+		t.Error(got)
+	}
+	n.Do(t, n.Berth, "guard", "off")
+	n.Do(t, "test", "!", "-e", "/sys/fs/cgroup/berth-nvml")
 }

@@ -552,7 +552,7 @@ func TestDecideGuard(t *testing.T) {
 		{"an ended lease", facts(guardFacts{on: true, has: rules(true, map[uint64]deviceguard.Entry{1: lease, 2: {Kind: deviceguard.Exempt}, 3: lease}), wants: wants}), []string{"ok: it is on, as configured"}},
 		{"another mode", facts(guardFacts{on: true, has: rules(false, wants.Cgroups), wants: wants}), []string{`warning: guard.root is "allow", and the guard that is on has "deny" -> berth guard on`}},
 		{"missing", facts(guardFacts{on: true, has: rules(true, map[uint64]deviceguard.Entry{1: {Kind: deviceguard.Lease}}), wants: wants}), []string{
-			"warning: it doesn't open GPUs for 1 cgroup of guard.exempt -> berth guard on",
+			"warning: it doesn't open GPUs for 1 exempt cgroup -> berth guard on",
 			"warning: it doesn't open all devices of 1 lease -> berth guard on",
 		}},
 	})

@@ -78,7 +78,7 @@ func decideGuard(r *report, f guardFacts) {
 		}
 	}
 	if n := missing[deviceguard.Exempt]; n > 0 {
-		r.warn(fix, "it doesn't open GPUs for %s of guard.exempt", output.FormatCount(n, "cgroup"))
+		r.warn(fix, "it doesn't open GPUs for %s", output.FormatCount(n, "exempt cgroup"))
 	}
 	if n := missing[deviceguard.Lease]; n > 0 {
 		r.warn(fix, "it doesn't open all devices of %s", output.FormatCount(n, "lease"))

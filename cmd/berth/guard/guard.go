@@ -96,7 +96,9 @@ func readStatus(n *berth.Node) (status, error) {
 				s.Leases++
 			}
 		case deviceguard.Exempt:
-			s.Exempt++
+			if !n.IsNVMLCgroup(id) {
+				s.Exempt++
+			}
 		}
 	}
 	return s, nil

@@ -48,11 +48,15 @@ func DiscoverCommand() *cli.Command {
 			if err := refreshCDI(c.Context, conf); err != nil {
 				return err
 			}
+			node, err := berth.Open(conf)
+			if err != nil {
+				return err
+			}
 			discover, began := berth.Discover, time.Now()
 			if c.Bool("if-stale") {
 				discover = berth.Rediscover
 			}
-			seen, err := discover(c.Context, conf, backend.NVMLChild(c, "probe", nvmlTotalTimeout), conf.Log)
+			seen, err := discover(c.Context, conf, backend.NVMLChild(c, node, "probe", nvmlTotalTimeout), conf.Log)
 			// A container start runs --if-stale alone and waits for it, so that skips the cleanup.
 			timer := c.Bool("if-stale") && c.Bool("processes")
 			if timer || !c.Bool("if-stale") {
@@ -101,7 +105,7 @@ func recordProcesses(c *cli.Context, conf berth.Config, inv gpu.Inventory) error
 	if len(uuids) == 0 {
 		return node.SaveProcesses(nil)
 	}
-	gauge := &probe.Gauge{Child: backend.NVMLChild(c, "meter", nvmlTotalTimeout)}
+	gauge := &probe.Gauge{Child: backend.NVMLChild(c, node, "meter", nvmlTotalTimeout)}
 	defer gauge.Close()
 	uses, err := gauge.Measure(c.Context, uuids)
 	if err != nil {

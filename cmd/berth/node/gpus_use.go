@@ -26,7 +26,7 @@ type meter struct {
 }
 
 func newMeter(c *cli.Context, node *berth.Node) *meter {
-	return &meter{gauge: &probe.Gauge{Child: backend.NVMLChild(c, "meter", nvmlTimeout)}, node: node}
+	return &meter{gauge: &probe.Gauge{Child: backend.NVMLChild(c, node, "meter", nvmlTimeout)}, node: node}
 }
 
 // addUse adds used memory, utilisation and the processes without a lease to the devices, as NVML reports them now. If
@@ -53,7 +53,8 @@ func (m *meter) addUse(ctx context.Context, n *node, inv gpu.Inventory) {
 		}
 		n.addProcesses(found)
 	}
-	if err != nil && ctx.Err() == nil && m.printed != err.Error() {
+	// The guard isn't a problem of a user without a lease: the table has "-".
+	if err != nil && ctx.Err() == nil && !m.node.IsGuarded(inv.GPUs) && m.printed != err.Error() {
 		m.printed = err.Error()
 		verb.PrintError(problem + m.printed)
 	}

@@ -56,9 +56,13 @@ func runStats(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
 	s := sampler{
 		store: store, words: c.Args().Slice(), held: func() map[string][]gpu.Device { return readHeldDevices(conf) },
-		gauge: &probe.Gauge{Child: backend.NVMLChild(c, "meter", 0)},
+		gauge: &probe.Gauge{Child: backend.NVMLChild(c, node, "meter", 0)},
 	}
 	defer s.gauge.Close()
 	if _, err := s.listTasks(); err != nil {

@@ -165,6 +165,9 @@ static memory sizes(device d) {
 	return m;
 }
 
+/* RESERVED is what the driver keeps for itself; only the second version tells it from used memory. */
+#define RESERVED (615ull << 20)
+
 ret nvmlDeviceGetMemoryInfo(device d, memory *m) {
 	ret r = enter_gpu(__func__, d);
 	if (r != OK)
@@ -172,6 +175,8 @@ ret nvmlDeviceGetMemoryInfo(device d, memory *m) {
 	if (!m)
 		return leave(INVALID_ARGUMENT);
 	*m = sizes(d);
+	m->used += RESERVED;
+	m->free -= RESERVED;
 	return leave(OK);
 }
 
@@ -184,7 +189,7 @@ ret nvmlDeviceGetMemoryInfo_v2(device d, memory_v2 *m) {
 	if (m->version != STRUCT_VERSION(memory_v2, 2))
 		return leave(VERSION_MISMATCH);
 	memory now = sizes(d);
-	*m = (memory_v2){m->version, now.total, 0, now.free, now.used};
+	*m = (memory_v2){m->version, now.total, RESERVED, now.free - RESERVED, now.used};
 	return leave(OK);
 }
 
