@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -616,6 +617,7 @@ func TestStoppedClient(t *testing.T) {
 	n.waitForQueue(1)
 	child := n.holdOf(stopped.Cmd.Process.Pid)
 	rig.Must(t, syscall.Kill(child, syscall.SIGSTOP))
+	rig.WaitUntil(t, "the child has stopped", func() bool { return process.Stopped("/proc", child) })
 	rig.Must(t, held.Cmd.Process.Signal(os.Interrupt))
 	held.Wait(t)
 	if got := n.run(bob, n.Berth, "alloc", "--wait=1m", "8", "--", "true"); got.Code != 0 {
