@@ -132,7 +132,7 @@ func TestElsewhere(t *testing.T) {
 			testutil.Must(t, err)
 			dir, err := Load(home, whole)
 			testutil.Must(t, err)
-			if len(dir.Manifest.Libraries) != 2 || len(dir.Manifest.Programs) != 1 {
+			if len(dir.Libraries) != 2 || len(dir.Programs) != 1 {
 				t.Errorf("%+v", dir.Manifest)
 			}
 			if smi, err := os.ReadFile(filepath.Join(dir.Path, "bin/nvidia-smi")); err != nil || string(smi) != elf.ELFMAG {
