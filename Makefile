@@ -10,9 +10,9 @@ TAGS    := urfave_cli_no_docs
 STATIC  := CGO_ENABLED=0 $(GO) build -trimpath
 OPS     ?= 1000000
 # Packages that make test tests at a time: many tests wait more than they compute.
-PARALLEL ?= 4
+PARALLEL ?= 8
 # They start first, so that none of them is left alone at the end.
-LONGEST := ./test/tasks ./test/faults ./test/cli ./launcher ./test/escape ./test/devicerules ./test/features ./test/images ./test/pull ./test/hook ./test/guard ./launcher/image ./test/gpu
+LONGEST := ./test/faults ./test/tasks ./test/cli ./test/escape ./test/features ./launcher ./test/gpu ./test/images ./test/pull ./test/devicerules ./test/hook ./test/guard ./launcher/image ./test/broker ./test/everyday ./test/docs
 # 1 runs the tests of make test on every pair of runtime and version of cgroups.
 ALL     ?=
 TASKS   ?= 1000
@@ -57,7 +57,7 @@ demo-plan:
 	@echo "3. files for simulated GPUs, if there are no others, 4. the demo itself. It begins with 1."
 
 test: deps build image ## all tests, as root the root ones too; with ALL=1 on every runtime and version of cgroups
-	@env --default-signal BERTH_TEST_ALL=$(ALL) BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p $(PARALLEL) -count 1 -timeout 20m -json $(LONGEST) ./... | $(GO) run ./test/audit
+	@env --default-signal BERTH_TEST_ALL=$(ALL) BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p $(PARALLEL) -count 1 -vet=off -timeout 20m -json $(LONGEST) ./... | $(GO) run ./test/audit
 
 test-storms: deps build image ## the random kills of make test, more of them (TASKS=n, SEED=n); needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-storms needs root'; exit 1; }

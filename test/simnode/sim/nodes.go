@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -54,16 +55,24 @@ func ControlNode(name string, args ...string) error {
 	if _, err := os.Stat(Dir); name == "auto" && err == nil {
 		return Control(args...)
 	}
-	all, err := Nodes()
-	if err != nil {
-		return err
+	for {
+		all, err := Nodes()
+		if err != nil {
+			return err
+		}
+		r, err := choose(all, name)
+		if err != nil {
+			return err
+		}
+		err = inside(r.PID, func() error { return Control(args...) })
+		if !errors.Is(err, errEnded) { // else another process of the node will do
+			return err
+		}
 	}
-	r, err := choose(all, name)
-	if err != nil {
-		return err
-	}
-	return inside(r.PID, func() error { return Control(args...) })
 }
+
+// errEnded means that the process of a node has ended before its namespace was entered.
+var errEnded = errors.New("the process has ended")
 
 func choose(all []Running, name string) (Running, error) {
 	if _, err := strconv.Atoi(name); err == nil {
@@ -95,6 +104,9 @@ func inside(pid int, do func() error) error {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 		done <- func() error {
 			ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+			if errors.Is(err, fs.ErrNotExist) {
+				return errEnded
+			}
 			if err != nil {
 				return fmt.Errorf("open namespace: %w", err)
 			}
