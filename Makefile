@@ -10,7 +10,7 @@ TAGS    := urfave_cli_no_docs
 STATIC  := CGO_ENABLED=0 $(GO) build -trimpath
 OPS     ?= 1000000
 # Packages that make test tests at a time: many tests wait more than they compute.
-PARALLEL ?= 8
+PARALLEL ?= 6
 # They start first, so that none of them is left alone at the end.
 LONGEST := ./test/faults ./test/tasks ./test/cli ./test/escape ./test/features ./launcher ./test/gpu ./test/images ./test/pull ./test/devicerules ./test/hook ./test/guard ./launcher/image ./test/broker ./test/everyday ./test/docs
 # 1 runs the tests of make test on every pair of runtime and version of cgroups.
