@@ -49,7 +49,7 @@ var changing = []struct {
 	pattern *regexp.Regexp
 	with    string
 }{
-	{regexp.MustCompile(`(?m)^ERROR: ld\.so: object .*\n`), ""}, // the node's preload, out of a user's sight
+	{regexp.MustCompile(`(?m)^ERROR: ld\.so: object .*\n`), ""},                     // the node's preload, out of a user's sight
 	{regexp.MustCompile(`(?m)^berth: (another task is )?unpacking layer .*\n`), ""}, // where that takes more than a second
 	{regexp.MustCompile(`20\d\d-\d\d-\d\d \d\d:\d\d`), "TIME"},
 	{regexp.MustCompile(`20\d{6}T\d{6}\.\d{3}`), "STAMP"},
