@@ -340,6 +340,11 @@ func TestNVML(t *testing.T) {
 	if said.Code != 0 || strings.Count(said.Out, "80 GiB") != 8 || strings.Contains(said.Out+said.Err, "lost") {
 		t.Errorf("a user: %+v", said)
 	}
+	// That cgroup is root's alone.
+	enter := append(user[:len(user):len(user)], "sh", "-c", "echo 0 >/sys/fs/cgroup/berth-nvml/cgroup.procs")
+	if said := n.Run(t, n.Command(enter[0], enter[1:]...)); said.Code == 0 {
+		t.Error("a user enters the cgroup in which every device is open")
+	}
 	if got := n.Do(t, n.Berth, "guard", "status"); !strings.Contains(got, "0 exempt cgroups") {
 		t.Error(got)
 	}
