@@ -23,6 +23,11 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
+// errTraces refuses a command in a task that could take over the runtime's process: that one enters the task's PID
+// namespace with every capability, without a system call filter and, under runc, in the host's cgroup.
+var errTraces = errors.New("it has CAP_SYS_PTRACE, with which its processes could take over the one that enters it with the rights of the host; " +
+	"start what you need with the task, or the task without --privileged and --cap-add SYS_PTRACE")
+
 func (o ExecOptions) check() error {
 	if len(o.Command) == 0 {
 		return fmt.Errorf("%w: no command was given", rootfs.ErrNotFound)
@@ -86,6 +91,9 @@ func (o ExecOptions) process(config string, root *os.File) (*specs.Process, erro
 		return nil, fmt.Errorf("read %s: it describes no process", config)
 	}
 	p := of.Process
+	if p.Capabilities != nil && slices.Contains(p.Capabilities.Bounding, "CAP_SYS_PTRACE") {
+		return nil, errTraces
+	}
 	p.Args, p.Terminal, p.ConsoleSize, p.CommandLine = o.Command, o.Terminal, o.streams().ConsoleSize(), ""
 	p.Cwd = cmp.Or(o.Dir, p.Cwd)
 	if err := o.setUser(p, root); err != nil {

@@ -21,9 +21,10 @@ import (
 
 // Limits of an archive with images.
 const (
-	maxMembers = 1 << 16 // files in it
-	maxArchive = 1 << 40 // bytes of it, decompressed
-	maxHops    = 8       // links to links
+	maxMembers = 1 << 16  // files in it
+	maxNames   = 16 << 20 // bytes of their names and links, which are kept in memory
+	maxArchive = 1 << 40  // bytes of it, decompressed
+	maxHops    = 8        // links to links
 )
 
 // archive is a tar archive with the files of an image, which are read in place. A compressed archive is
@@ -106,6 +107,7 @@ func (a *archive) close() { a.file.Close() }
 func (a *archive) listMembers() error {
 	position := &offsetReader{f: a.file}
 	r := tar.NewReader(position)
+	names := 0
 	for range maxMembers {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -113,6 +115,9 @@ func (a *archive) listMembers() error {
 		}
 		if err != nil {
 			return err
+		}
+		if names += len(h.Name) + len(h.Linkname); names > maxNames {
+			return fmt.Errorf("the names of its files are longer than %d MB", maxNames>>20)
 		}
 		switch name := layertree.CleanName(h.Name); h.Typeflag {
 		case tar.TypeReg:

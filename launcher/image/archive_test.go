@@ -188,6 +188,10 @@ func TestArchiveHostile(t *testing.T) {
 		e[key] = value
 		return manifestJSON(e)
 	}
+	var longNames []oci.File
+	for i := range 20 {
+		longNames = append(longNames, oci.File{Name: fmt.Sprint(i, strings.Repeat("n", 1<<20-100))})
+	}
 	link := func(name, to string) oci.File { return oci.File{Name: name, Type: tar.TypeSymlink, Link: to} }
 	for _, tt := range []struct {
 		name  string
@@ -205,6 +209,7 @@ func TestArchiveHostile(t *testing.T) {
 		{"link to a directory", append(files, link("l", "aaa"), change("Layers", []string{"l"})), "no file"},
 		{"a device", append(files, oci.File{Name: "l", Type: tar.TypeChar, Major: 1, Minor: 5}, change("Layers", []string{"l"})), "no file"},
 		{"more layers than contents", append(files, change("Layers", []string{"aaa/layer.tar", "aaa/layer.tar"})), "manifest has 2 layers, configuration has 1"},
+		{"long names", longNames, "the names of its files are longer than 16 MB"},
 		{"no layers", append(files, change("Layers", []string{})), "manifest has 0 layers"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

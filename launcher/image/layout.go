@@ -277,7 +277,7 @@ func checkDocument(d descriptor) error {
 	if err := d.Digest.validate(); err != nil {
 		return fmt.Errorf("digest %q: %w", d.Digest, err)
 	}
-	if d.Size > maxJSON {
+	if d.Size < 0 || d.Size > maxJSON {
 		return fmt.Errorf("blob %s: %d bytes are more than a description needs", d.Digest, d.Size)
 	}
 	return nil

@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -356,6 +357,38 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFastWriter: a task that writes faster than it is read doesn't keep the reader from ending with its context.
+func TestFastWriter(t *testing.T) {
+	for name, q := range map[string]Query{"all": {Tail: -1}, "the last line": {Tail: 1}, "following": {Tail: -1, Ended: func() bool { return false }}} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			w := open(t, path, 0, 0)
+			line := func() { write(t, w, 0, Stdout, "x\n") }
+			line()
+			ctx, cancel := context.WithCancel(context.Background())
+			q.Since = time.Time{}
+			if q.Tail >= 0 { // readTail gives nothing before its end
+				cancel()
+			}
+			given := 0
+			err := Read(ctx, path, q, func(Entry) error {
+				if given++; given == 5 {
+					cancel()
+				}
+				if given == 100 {
+					return errors.New("it goes on")
+				}
+				line()
+				return nil
+			})
+			cancel()
+			if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -52,7 +52,7 @@ func Read(ctx context.Context, path string, q Query, give func(Entry) error) err
 		return err
 	}
 	if q.Tail >= 0 {
-		last, err := r.readTail(q.Tail)
+		last, err := r.readTail(ctx, q.Tail)
 		if err != nil {
 			return err
 		}
@@ -248,7 +248,7 @@ type tailEntry struct {
 }
 
 // readTail reads all present entries and returns those of the last n lines.
-func (r *reader) readTail(n int) ([]Entry, error) {
+func (r *reader) readTail(ctx context.Context, n int) ([]Entry, error) {
 	var last []tailEntry
 	var cut [3]bool // the stream's last entry was partial
 	for lines := 0; ; {
@@ -256,7 +256,7 @@ func (r *reader) readTail(n int) ([]Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !ok {
+		if !ok || ctx.Err() != nil { // a task may write faster than this reads
 			return wholeLines(last), nil
 		}
 		if !r.isWanted(e) {
@@ -313,6 +313,9 @@ func (r *reader) followLog(ctx context.Context, give func(Entry) error) error {
 			}
 			if !ok {
 				break
+			}
+			if ctx.Err() != nil {
+				return nil
 			}
 			if !r.query.Until.IsZero() && e.Time.After(r.query.Until) {
 				return nil
