@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/deviceguard"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -50,9 +51,9 @@ func (c GuardConfig) check() error {
 const nvmlCgroup = "/berth-nvml"
 
 // NVMLCgroup returns the directory of the cgroup in which a process that calls NVML sees every GPU, or "" if this
-// process's own will do: the device guard is off, or this process isn't root, and can't enter that cgroup.
+// process's own will do: the device guard is off, or this process isn't root of the host, and can't enter that cgroup.
 func (n *Node) NVMLCgroup() string {
-	if n.cgroups.Version != cgroup.V2 || os.Geteuid() != 0 {
+	if root, err := process.HostRoot(n.config.GPUHost().ProcPath()); err != nil || !root || n.cgroups.Version != cgroup.V2 {
 		return ""
 	}
 	dir, err := n.cgroups.Dir(nvmlCgroup)
@@ -71,9 +72,10 @@ func (n *Node) IsNVMLCgroup(id uint64) bool {
 	return err == nil && own == id
 }
 
-// IsGuarded reports whether the device guard closes one of these GPUs to this process.
-func (n *Node) IsGuarded(gpus []gpu.GPU) bool {
-	return slices.ContainsFunc(gpus, func(g gpu.GPU) bool {
+// GuardHides reports whether the device guard hides one of these GPUs from NVML in this process. It opens the GPUs' nodes:
+// call it only after NVML has answered, because an open can hang in the driver too.
+func (n *Node) GuardHides(gpus []gpu.GPU) bool {
+	return n.NVMLCgroup() == "" && slices.ContainsFunc(gpus, func(g gpu.GPU) bool {
 		fd, err := unix.Open(n.config.GPUHost().DevPath(g.Device().Node), unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err == nil {
 			_ = unix.Close(fd)
@@ -113,7 +115,7 @@ func (n *Node) RemoveDeviceGuard(ctx context.Context) error {
 		if err := deviceguard.Remove(n.cgroups.Root); err != nil {
 			return err
 		}
-		if err := n.cgroups.Remove(ctx, nvmlCgroup); !errors.Is(err, unix.EBUSY) { // somebody measures GPUs
+		if err := n.cgroups.Remove(ctx, nvmlCgroup); !errors.Is(err, unix.EBUSY) { // a berth-nvml process still runs there
 			return err
 		}
 		return nil

@@ -23,10 +23,11 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// errTraces refuses a command in a task that could take over the runtime's process: that one enters the task's PID
-// namespace with every capability, without a system call filter and, under runc, in the host's cgroup.
-var errTraces = errors.New("it has CAP_SYS_PTRACE, with which its processes could take over the one that enters it with the rights of the host; " +
-	"start what you need with the task, or the task without --privileged and --cap-add SYS_PTRACE")
+// errPtrace refuses to run a command in a task with CAP_SYS_PTRACE. The OCI runtime joins the task's PID namespace with
+// every capability, without a seccomp filter and, with runc, in the host's cgroup. Until it drops these, a process
+// of the task can trace it, and run code with its rights.
+var errPtrace = errors.New("a task with CAP_SYS_PTRACE could trace the OCI runtime when it joins the container, and get root on the host; " +
+	"run the command as part of the task, or start the task without CAP_SYS_PTRACE, which --privileged and --cap-add ALL include")
 
 func (o ExecOptions) check() error {
 	if len(o.Command) == 0 {
@@ -92,7 +93,7 @@ func (o ExecOptions) process(config string, root *os.File) (*specs.Process, erro
 	}
 	p := of.Process
 	if p.Capabilities != nil && slices.Contains(p.Capabilities.Bounding, "CAP_SYS_PTRACE") {
-		return nil, errTraces
+		return nil, errPtrace
 	}
 	p.Args, p.Terminal, p.ConsoleSize, p.CommandLine = o.Command, o.Terminal, o.streams().ConsoleSize(), ""
 	p.Cwd = cmp.Or(o.Dir, p.Cwd)

@@ -44,8 +44,8 @@ func verdict(t *testing.T, n *rig.Node, code int, wants ...string) {
 	}
 }
 
-// start makes a node on which the device guard concerns no other node.
-func start(cgroup string) (*rig.Node, error) {
+// startNode makes a node on which the device guard concerns no other node.
+func startNode(cgroup string) (*rig.Node, error) {
 	if cgroup == "v2" {
 		return shared.StartRooted("dgx-h100")
 	}
@@ -58,7 +58,7 @@ func TestWithoutCUDA(t *testing.T) {
 		"v2": "PASS  guard: a user without a lease opens no GPU, and with one from the broker that one",
 	} {
 		t.Run(cgroup, func(t *testing.T) {
-			n, err := start(cgroup)
+			n, err := startNode(cgroup)
 			rig.Must(t, err)
 			verdict(t, n, 77, guard,
 				"PASS  container: ",
@@ -90,7 +90,7 @@ func TestVerdicts(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n, err := start("v2")
+			n, err := startNode("v2")
 			rig.Must(t, err)
 			lib := n.Path("/usr/lib/x86_64-linux-gnu/libcuda.so.550.163.01")
 			out, err := exec.Command("cc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", tc.define, "-o", lib, "testdata/cuda.c").CombinedOutput()

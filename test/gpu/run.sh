@@ -4,8 +4,8 @@
 #
 #   run.sh [--guard] [DIR]   what was said goes to files in DIR (default: a new one below /tmp)
 #
-# With --guard it also turns on the device guard for a moment, so that nobody without a lease opens
-# a GPU meanwhile: for a machine that nobody else uses.
+# With --guard it also turns on the device guard for a few seconds, in which no process without a lease can
+# open a GPU: only for a machine that isn't in use.
 #
 # Each line of the verdict is PASS, FAIL or SKIP, what was looked at, and why. SKIP says
 # what the machine lacks. It ends with 1 if anything failed, with 77 if nothing could be
@@ -123,6 +123,10 @@ guarded() {
 	user guard.none "$root/usr/local/bin/probe" rules
 	if grep -q '^opens' "$logs/guard.none" || ! grep -q '^closed.*Operation not permitted' "$logs/guard.none"; then
 		verdict FAIL guard "a user without a lease isn't refused by each GPU: $(why guard.none)"
+		return
+	fi
+	if ! user guard.gpus "$berth" gpus || grep -q '^berth:' "$logs/guard.gpus.err"; then
+		verdict FAIL guard "berth gpus of a user without a lease: $(why guard.gpus)"
 		return
 	fi
 	user guard.lease "$berth" alloc 1 -- "$root/usr/local/bin/probe" rules

@@ -129,15 +129,14 @@ func statusField(status, name string) string {
 }
 
 // TestExecPassesSignalsOn: what asks berth exec to end asks the command.
-// TestExecInTracer: no command is started in a task that could take over the runtime's process, which enters the task
-// with the rights of the host.
-func TestExecInTracer(t *testing.T) {
+// TestExecWithPtrace: no command is started in a task with CAP_SYS_PTRACE, which could trace the OCI runtime.
+func TestExecWithPtrace(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
 		for i, flags := range [][]string{{"--cap-add", "SYS_PTRACE"}, {"--cap-add", "sys_ptrace"}, {"--cap-add", "ALL"}, {"--privileged"}} {
-			name := fmt.Sprint("tracer-", i)
+			name := fmt.Sprint("ptrace-", i)
 			s.detach(t, append(append([]string{"--name", name}, flags...), rig.ImagePath(t, "busybox"), "sleep", "1000")...)
-			s.fails(t, 125, "task "+name+": it has CAP_SYS_PTRACE, with which its processes could take over the one that enters it "+
-				"with the rights of the host; start what you need with the task, or the task without --privileged and --cap-add SYS_PTRACE", "exec", name, "true")
+			s.fails(t, 125, "task "+name+": a task with CAP_SYS_PTRACE could trace the OCI runtime when it joins the container, and get root on the host; "+
+				"run the command as part of the task, or start the task without CAP_SYS_PTRACE, which --privileged and --cap-add ALL include", "exec", name, "true")
 		}
 		s.detach(t, "--name", "none", "--cap-add", "ALL", "--cap-drop", "SYS_PTRACE", rig.ImagePath(t, "busybox"), "sleep", "1000")
 		s.Do(t, s.Berth, "exec", "none", "true")

@@ -53,8 +53,10 @@ func (m *meter) addUse(ctx context.Context, n *node, inv gpu.Inventory) {
 		}
 		n.addProcesses(found)
 	}
-	// The guard isn't a problem of a user without a lease: the table has "-".
-	if err != nil && ctx.Err() == nil && !m.node.IsGuarded(inv.GPUs) && m.printed != err.Error() {
+	if m.failed == nil && err != nil && m.node.GuardHides(inv.GPUs) {
+		return // the table shows "-" for GPUs that a user can't open
+	}
+	if err != nil && ctx.Err() == nil && m.printed != err.Error() {
 		m.printed = err.Error()
 		verb.PrintError(problem + m.printed)
 	}

@@ -23,7 +23,7 @@ func ExecCommand() *cli.Command {
 		Usage:     "run a command in a running task",
 		ArgsUsage: "TASK COMMAND [ARG…]",
 		Description: "The command gets the task's namespaces, limits, devices and device rules, so it can open only the task's\n" +
-			"GPUs. It ends with the task; berth exec has its exit code.",
+			"GPUs. It ends with the task; berth exec has its exit code. In a task with CAP_SYS_PTRACE it is refused.",
 		BashComplete: backend.CompleteTasks(backend.IsRunning),
 		OnUsageError: verb.WrongUsage,
 		Action:       execInTask,
