@@ -86,7 +86,13 @@ func ownCgroup(path string) string {
 // attempt leases the devices if it is the request's turn. Otherwise the ticket is in the queue
 // afterwards if stay is set, and removed from it if not.
 func (l *Ledger) attempt(ctx context.Context, a Ask, ticket *waiter, stay bool) (lease Lease, err error) {
-	err = l.update(ctx, func(tx *transaction) error {
+	renew := func() (err error) { // Inspect may have found processes that use devices
+		if a.Renew != nil {
+			a.Inventory, err = a.Renew(ctx)
+		}
+		return err
+	}
+	err = l.updateInspected(ctx, renew, func(tx *transaction) error {
 		if held, ok := leasedDevices(tx.leases); ok && tx.isTidy(a.Owner) {
 			devices, err := matchInTurn(a.Inventory, held, nil, a.Request)
 			if err == nil {
@@ -107,7 +113,8 @@ func (l *Ledger) attempt(ctx context.Context, a Ask, ticket *waiter, stay bool) 
 // finds enough free devices. Checking all holders is the most expensive part of an acquire.
 const reapInterval = 100 * time.Millisecond
 
-// serveRequest reaps dead holders, then grants the request or updates its ticket in the queue.
+// serveRequest reaps dead holders, then grants the request or updates its ticket in the queue. Leases that have
+// to be inspected first count as held, and are inspected only if the request isn't granted with them.
 func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, error) {
 	l := tx.ledger
 	if err := tx.readAllLeases(); err != nil {
@@ -117,8 +124,13 @@ func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, er
 		l.log.Warn("sweep receipts", "error", err)
 	}
 	tx.reapDead()
+	if len(tx.queue) > 0 { // the order of the queue depends on what is free
+		if err := tx.needInspection(); err != nil {
+			return Lease{}, err
+		}
+	}
 	if err := tx.refuseSecond(a.Owner); err != nil {
-		return Lease{}, err
+		return Lease{}, cmp.Or(tx.needInspection(), err)
 	}
 	id := ""
 	if ticket != nil {
@@ -129,6 +141,9 @@ func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, er
 	if err == nil {
 		tx.removeTicket(id)
 		return tx.grantLease(a, devices, ticket), nil
+	}
+	if err := tx.needInspection(); err != nil {
+		return Lease{}, err
 	}
 	i := findTicket(tx.queue, id)
 	switch {

@@ -23,6 +23,7 @@ package ledger
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -55,6 +56,10 @@ type Options struct {
 	// an end of a lease is written (without that lease) and after a new lease was written (with
 	// it). If it fails, so does the call.
 	Granted func([]Lease) error
+	// Inspect, if set, is called without the lock before leases are removed, except by ReleaseUncreated, once the
+	// holders of those that are reaped are dead. It looks for processes that still have one of their devices open.
+	// If it fails, so does the call, and the leases stay.
+	Inspect func(context.Context, []Lease) error
 	// Step, if set, is called between the steps of a transaction. Tests use it to kill the process
 	// at each point.
 	Step func(name string)
@@ -72,6 +77,7 @@ type Ledger struct {
 	exitGrace time.Duration
 	log       *slog.Logger
 	granted   func([]Lease) error
+	inspect   func(context.Context, []Lease) error
 	step      func(string)
 	changes   *dirwatch.Shared // of the ledger's directory
 	// durable says whether the ledger has to be flushed to a disk. It need not
@@ -91,6 +97,7 @@ func Open(o Options) *Ledger {
 		exitGrace: exitGrace,
 		log:       cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		granted:   o.Granted,
+		inspect:   o.Inspect,
 		step:      o.Step,
 	}
 	l.changes = dirwatch.NewShared(l.store.dir, unix.IN_MOVED_TO) // the ledger is replaced by rename

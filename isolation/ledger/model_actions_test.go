@@ -192,6 +192,7 @@ func (m *model) damageAndRepair(t *rapid.T) {
 			t.Fatal(err)
 		}
 	}
+	m.listed = map[string]bool{} // leases of dead holders are dropped
 	for _, k := range slices.Clone(m.line) {
 		m.attempt(t, k, true, true)
 	}

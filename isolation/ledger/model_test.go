@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,7 @@ import (
 // granted devices and of the waiting tasks. The ledger's own files are real.
 //
 // After every step no two live tasks hold devices that conflict, no live
-// task's lease is lost, and no waiting task was overtaken.
+// task's lease is lost, no waiting task was overtaken, and no lease has ended without an inspection.
 type model struct {
 	w       *fakeWorld
 	l       *Ledger
@@ -34,6 +35,9 @@ type model struct {
 	nextPID int
 	dying   string // the step at which the process that acts is killed, "" if it isn't
 	killed  int
+	// listed are the leases that the ledger has had since it was last damaged, and inspected those that Options.Inspect
+	// has seen; nil without Options.Inspect.
+	listed, inspected map[string]bool
 }
 
 // task is a process that takes a lease, and the container that it makes.
@@ -67,7 +71,7 @@ func modelNode() gpu.Inventory {
 }
 
 func newModel(dir string) *model {
-	m := &model{w: newFake(), inv: modelNode(), nextPID: 100}
+	m := &model{w: newFake(), inv: modelNode(), nextPID: 100, listed: map[string]bool{}}
 	m.l = Open(Options{Dir: filepath.Join(dir, "run"), Events: filepath.Join(dir, "log")})
 	m.l.world, m.l.exitGrace = m.w, 0
 	m.l.step = func(name string) {
@@ -96,7 +100,7 @@ func (m *model) tick() { m.w.uptime += process.Tick; m.w.now = m.w.now.Add(proce
 
 // runsUntilKilled runs f, in which the acting process may be killed, and reports whether it was.
 func (m *model) runsUntilKilled(t *rapid.T, f func()) (died bool) {
-	steps := []string{"", "", "", "locked", "receipt written", "ledger written", "receipt removed", "unlocked"}
+	steps := []string{"", "", "", "locked", "receipt written", "ledger written", "receipt removed", "unlocked", "inspected"}
 	m.dying = rapid.SampledFrom(steps).Draw(t, "killed at")
 	defer func() {
 		m.dying = ""
@@ -267,11 +271,21 @@ func (m *model) check(t *rapid.T) {
 		t.Fatal(err)
 	}
 	var live []Status
+	present := map[string]bool{}
 	for _, s := range v.Leases {
-		if s.Live {
+		if present[s.ID] = true; s.Live {
 			live = append(live, s)
 		}
 	}
+	if _, err := os.Stat(m.l.store.ledgerPath()); err != nil {
+		m.listed = map[string]bool{} // leases of dead holders are dropped when the ledger is rebuilt
+	}
+	for id := range m.listed {
+		if m.inspected != nil && !present[id] && !m.inspected[id] {
+			t.Fatalf("lease %s has ended without an inspection", id)
+		}
+	}
+	maps.Copy(m.listed, present)
 	for i, a := range live {
 		for _, b := range live[:i] {
 			if slices.ContainsFunc(a.Devices, b.conflicts) {
@@ -326,6 +340,15 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n++
 		m := newModel(filepath.Join(base, fmt.Sprint(n)))
+		if rapid.Bool().Draw(t, "inspects") {
+			m.inspected = map[string]bool{}
+			m.l.inspect = func(_ context.Context, ended []Lease) error {
+				for _, l := range ended {
+					m.inspected[l.ID] = true
+				}
+				return nil
+			}
+		}
 		t.Repeat(m.actions())
 		m.checkAllFree(t)
 		kills += m.killed

@@ -67,16 +67,17 @@ func (l *Ledger) Reap(ctx context.Context) error {
 	if err != nil || !slices.ContainsFunc(v.Leases, func(s Status) bool { return !s.Live }) {
 		return err
 	}
-	return l.update(ctx, func(tx *transaction) error {
-		err := tx.readAllLeases()
-		if err == nil {
-			tx.reapDead()
+	return l.updateInspected(ctx, nil, func(tx *transaction) error {
+		if err := tx.readAllLeases(); err != nil {
+			return err
 		}
-		return err
+		tx.reapDead()
+		return tx.needInspection()
 	})
 }
 
-// WithLeases reaps, and calls f with the leases under the lock.
+// WithLeases calls f with the leases under the lock. Leases of dead holders are among them only if
+// Options.Inspect is set.
 func (l *Ledger) WithLeases(ctx context.Context, f func([]Lease) error) error {
 	return l.update(ctx, func(tx *transaction) error {
 		if err := tx.readAllLeases(); err != nil {
@@ -99,7 +100,7 @@ func (l *Ledger) releaseIf(ctx context.Context, id string, may func(*transaction
 	if err := checkDir(l.store.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return l.update(ctx, func(tx *transaction) error {
+	return l.updateInspected(ctx, nil, func(tx *transaction) error {
 		i := tx.findLease(id)
 		if i < 0 {
 			return nil
@@ -111,8 +112,10 @@ func (l *Ledger) releaseIf(ctx context.Context, id string, may func(*transaction
 		if err != nil {
 			return err
 		}
-		tx.removeLease(i, "released", "")
-		return nil
+		if tx.mayRemove(lease) {
+			tx.removeLease(i, "released", "")
+		}
+		return tx.needInspection()
 	})
 }
 

@@ -22,6 +22,9 @@ type transaction struct {
 	now    time.Time
 	uptime time.Duration
 
+	inspected map[string]bool // ids of leases that Options.Inspect has seen
+	pending   []Lease         // leases to be removed once it has seen them
+
 	dirty  bool
 	added  []string // new leases
 	put    []Lease  // receipts to write
@@ -180,14 +183,14 @@ func (tx *transaction) readLease(i int) (Lease, error) {
 	return *tx.leases[i].v, nil
 }
 
-// reapDead frees the leases of dead holders, binds reserved leases whose containers exist by
+// reapDead frees the leases of dead holders as far as they are inspected, binds reserved leases whose containers exist by
 // now, notes which waiters' servers have ended, and removes dead waiters from the queue.
 func (tx *transaction) reapDead() {
 	w := tx.ledger.world
 	tx.reaped = tx.uptime
 	for i := len(tx.leases) - 1; i >= 0; i-- {
 		switch v := judge(w, tx.me, *tx.leases[i].v); {
-		case !v.live:
+		case !v.live && tx.mayRemove(*tx.leases[i].v):
 			tx.removeLease(i, "reaped", v.why)
 		case v.bound != nil:
 			tx.bindLease(i, *v.bound)

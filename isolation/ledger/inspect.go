@@ -1,0 +1,61 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+)
+
+// A device can still be open when its holder is dead: a process that isn't the holder's may have got a
+// descriptor from it. Options.Inspect looks for such processes. That takes milliseconds, so it is done without the lock:
+// a transaction that would remove a lease that wasn't inspected leaves it, and is repeated after the inspection. A
+// process that is killed meanwhile leaves a lease with a dead holder, which the next one inspects.
+
+// errUninspected means that the transaction has to be repeated after an inspection. Callers of this package never see it.
+var errUninspected = errors.New("leases have to be inspected")
+
+// mayRemove reports whether a lease can be removed now, and notes it for the inspection if not.
+func (tx *transaction) mayRemove(l Lease) bool {
+	if tx.ledger.inspect == nil || tx.inspected[l.ID] {
+		return true
+	}
+	tx.pending = append(tx.pending, l)
+	return false
+}
+
+// needInspection returns errUninspected if leases wait for their inspection.
+func (tx *transaction) needInspection() error {
+	if len(tx.pending) > 0 {
+		return errUninspected
+	}
+	return nil
+}
+
+// updateInspected is update, repeated with f after each inspection that f needs. renew, if not nil, is called after
+// an inspection.
+func (l *Ledger) updateInspected(ctx context.Context, renew func() error, f func(*transaction) error) error {
+	inspected := map[string]bool{}
+	for {
+		var pending []Lease
+		err := l.update(ctx, func(tx *transaction) error {
+			tx.inspected = inspected
+			err := f(tx)
+			pending = tx.pending
+			return err
+		})
+		if !errors.Is(err, errUninspected) {
+			return err
+		}
+		if err := l.inspect(ctx, pending); err != nil {
+			return err
+		}
+		l.step("inspected")
+		for _, lease := range pending {
+			inspected[lease.ID] = true
+		}
+		if renew != nil {
+			if err := renew(); err != nil {
+				return err
+			}
+		}
+	}
+}
