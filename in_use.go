@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
+	"iter"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -20,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // This file finds processes that use a device without a lease ("unleased processes"). NVML
@@ -48,28 +49,36 @@ func ListComputable(inv gpu.Inventory) (uuids []string) {
 // ListOpenDevices returns the UUIDs of the [ListComputable] devices whose GPU's node is open
 // in an unleased process. Only on these can NVML report unleased processes, and a
 // query of another GPU would power up a GPU that has no persistence mode. A GPU without a
-// device node counts as open.
+// device node counts as open, and so does each GPU if processes have too many files open.
 func (n *Node) ListOpenDevices(inv gpu.Inventory) (uuids []string) {
 	h := n.config.GPUHost()
-	numbers := map[string]uint64{} // of device nodes
-	for _, d := range inv.Devices() {
-		var st unix.Stat_t
-		if d.Node != "" && unix.Stat(h.DevPath(d.Node), &st) == nil {
-			numbers[d.Node] = st.Rdev
-		}
-	}
-	users := process.FindDeviceUsers(h.ProcPath(), slices.Collect(maps.Values(numbers)))
-	open := map[string]bool{}
-	for node, number := range numbers {
-		open[node] = slices.ContainsFunc(users[number], func(pid int) bool { return !n.holdsLease(pid) })
-	}
+	open, ok := findDevices(process.OpenFiles(h.ProcPath(), n.readHolders()), maxOpenFiles)
 	for _, uuid := range ListComputable(inv) {
 		g, _, _ := inv.Lookup(uuid)
-		if isOpen, known := open[g.Device().Node]; isOpen || !known {
+		var st unix.Stat_t
+		if node := g.Device().Node; !ok || node == "" || unix.Stat(h.DevPath(node), &st) != nil || open[st.Rdev] {
 			uuids = append(uuids, uuid)
 		}
 	}
 	return uuids
+}
+
+// maxOpenFiles bounds the open files that ListOpenDevices looks at, which takes 2 s of CPU time. Users decide how many there
+// are.
+const maxOpenFiles = 1 << 19
+
+// findDevices returns the device numbers of files. ok means that there were no more files than limit.
+func findDevices(files iter.Seq[process.OpenFile], limit int) (numbers map[uint64]bool, ok bool) {
+	numbers = map[uint64]bool{}
+	for f := range files {
+		if limit--; limit < 0 {
+			return nil, false
+		}
+		if f.Device != 0 {
+			numbers[f.Device] = true
+		}
+	}
+	return numbers, true
 }
 
 // IdentifyProcesses returns the unleased processes among NVML's results, by the device's
@@ -119,10 +128,13 @@ func (n *Node) identifyProcess(p probe.Process) (gpu.Process, bool) {
 
 // removeHolders removes processes that have ended, and processes of a lease's holder.
 func (n *Node) removeHolders(found map[string][]gpu.Process) map[string][]gpu.Process {
-	proc := n.config.GPUHost().ProcPath()
+	if len(found) == 0 {
+		return found
+	}
+	proc, holdsLease := n.config.GPUHost().ProcPath(), n.readHolders()
 	for uuid, all := range found {
 		all = slices.DeleteFunc(slices.Clone(all), func(p gpu.Process) bool {
-			return !process.Lives(proc, p.PID, p.Start) || n.holdsLease(p.PID)
+			return !process.Lives(proc, p.PID, p.Start) || holdsLease(p.PID)
 		})
 		if found[uuid] = all; len(all) == 0 {
 			delete(found, uuid)
@@ -131,22 +143,19 @@ func (n *Node) removeHolders(found map[string][]gpu.Process) map[string][]gpu.Pr
 	return found
 }
 
-// holdsLease reports whether a process is in the cgroup of a lease's holder.
-func (n *Node) holdsLease(pid int) bool {
+// readHolders returns a function that reports whether a process is in the cgroup of a lease's holder. The leases are those
+// of the time of this call.
+func (n *Node) readHolders() (holdsLease func(pid int) bool) {
 	leases, err := n.Leases()
 	if err != nil {
-		return true // without a ledger no device can be leased either
+		return func(int) bool { return true } // without a ledger no device can be leased either
 	}
-	own, err := n.cgroups.ProcessPath(n.config.GPUHost().ProcPath(), pid)
-	if err != nil {
-		return false
+	return func(pid int) bool {
+		own, err := n.cgroups.ProcessPath(n.config.GPUHost().ProcPath(), pid)
+		return err == nil && slices.ContainsFunc(leases, func(l ledger.Lease) bool {
+			return l.Owner.Cgroup != "" && cgroup.IsWithin(own, l.Owner.Cgroup)
+		})
 	}
-	for _, l := range leases {
-		if l.Owner.Cgroup != "" && cgroup.IsWithin(own, l.Owner.Cgroup) {
-			return true
-		}
-	}
-	return false
 }
 
 // SaveProcesses stores the result of IdentifyProcesses for [Node.UnleasedProcesses].

@@ -10,7 +10,7 @@ import (
 )
 
 // A process is found by a descriptor of the device, whatever the node is called, and by no other descriptor.
-func TestFindDeviceUsers(t *testing.T) {
+func TestOpenFiles(t *testing.T) {
 	start := func(path string) int {
 		t.Helper()
 		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_PATH, 0)
@@ -34,13 +34,17 @@ func TestFindDeviceUsers(t *testing.T) {
 		}
 		return st.Rdev
 	}
-	full, file := start("/dev/full"), start("/proc/self/status")
-	unused := unix.Mkdev(4095, 4095)
-	users := FindDeviceUsers("/proc", []uint64{number("/dev/full"), unused})
-	if all := users[number("/dev/full")]; !slices.Contains(all, full) || slices.Contains(all, file) {
-		t.Errorf("/dev/full is open in %v, want %d among them and not %d", all, full, file)
+	full, file, skipped := start("/dev/full"), start("/proc/self/status"), start("/dev/full")
+	var with []int
+	for f := range OpenFiles("/proc", func(pid int) bool { return pid == skipped }) {
+		if f.PID == skipped {
+			t.Fatalf("a file of a process that is skipped: %+v", f)
+		}
+		if f.Device == number("/dev/full") {
+			with = append(with, f.PID)
+		}
 	}
-	if all := users[unused]; all != nil {
-		t.Errorf("a device that no process has open is open in %v", all)
+	if !slices.Contains(with, full) || slices.Contains(with, file) {
+		t.Errorf("/dev/full is open in %v, want %d among them and not %d", with, full, file)
 	}
 }
