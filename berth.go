@@ -62,7 +62,7 @@ func Open(c Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{config: c, cgroups: tree}
-	n.ledger = openLedger(c, n.grantDevices)
+	n.ledger = openLedger(c, n.grantDevices, n.inspectEnded)
 	n.guard = guard.Guard{
 		Host: c.GPUHost(), Cgroups: tree, Ledger: n.ledger, Disabled: !c.Policy.Guarded(),
 		Exemptions: guard.Exemptions{Namespaces: c.Policy.ExemptNamespaces, KeyFile: c.Policy.ExemptKey},
@@ -71,8 +71,12 @@ func Open(c Config) (*Node, error) {
 	return n, nil
 }
 
-func openLedger(c Config, granted func([]ledger.Lease) error) *ledger.Ledger {
-	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup, Log: c.Log, Granted: granted})
+func openLedger(c Config, granted func([]ledger.Lease) error, inspect func(context.Context, []ledger.Lease) error) *ledger.Ledger {
+	o := ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup, Log: c.Log, Granted: granted}
+	if c.Policy.ChecksInUse() {
+		o.Inspect = inspect
+	}
+	return ledger.Open(o)
 }
 
 // State returns the directory of the ledger and of the broker's socket.

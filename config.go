@@ -119,6 +119,9 @@ func LoadConfig(path string) (Config, error) {
 	return c, nil
 }
 
+// Path returns the path of the file that was read, "" for [ConfigPath].
+func (c Config) Path() string { return c.path }
+
 // maxConfig bounds the size of the configuration in bytes.
 const maxConfig = 1 << 20
 

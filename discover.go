@@ -106,7 +106,7 @@ func saveLosses(c Config, s snapshot.Snapshot, u gpuChanges) error {
 	s.Inventory.GPUs = sysfs.MarkLost(h, slices.Clone(before.GPUs))
 	markReportedLost(s.Inventory.GPUs, u.lost)
 	s.OffBus, s.KernelLog = listOffBus(h, s.Inventory.GPUs), u.xid
-	n := Node{config: c, ledger: openLedger(c, nil)}
+	n := Node{config: c, ledger: openLedger(c, nil, nil)}
 	n.logLostGPUs(before, s.Inventory)
 	return snapshot.Save(c.SnapshotPath(), s)
 }
@@ -144,7 +144,7 @@ func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.
 	case err != nil:
 		return snapshot.Snapshot{}, err
 	}
-	n := Node{config: c, ledger: openLedger(c, nil)}
+	n := Node{config: c, ledger: openLedger(c, nil, nil)}
 	n.logLostGPUs(before.Inventory, inv)
 	if err := snapshot.Save(c.SnapshotPath(), s); err != nil {
 		return s, err

@@ -1,6 +1,7 @@
 package berth
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -126,7 +127,8 @@ func (n *Node) identifyProcess(p probe.Process) (gpu.Process, bool) {
 	return known, process.Lives(h.ProcPath(), p.PID, known.Start)
 }
 
-// removeHolders removes processes that have ended, and processes of a lease's holder.
+// removeHolders removes processes that have ended, processes of a lease's holder, and those that were found by an open device
+// and have closed it.
 func (n *Node) removeHolders(found map[string][]gpu.Process) map[string][]gpu.Process {
 	if len(found) == 0 {
 		return found
@@ -134,6 +136,9 @@ func (n *Node) removeHolders(found map[string][]gpu.Process) map[string][]gpu.Pr
 	proc, holdsLease := n.config.GPUHost().ProcPath(), n.readHolders()
 	for uuid, all := range found {
 		all = slices.DeleteFunc(slices.Clone(all), func(p gpu.Process) bool {
+			if isLeftover(p) {
+				return !process.Lives(proc, p.PID, p.Start) || !n.isStillLeftover(p, uuid)
+			}
 			return !process.Lives(proc, p.PID, p.Start) || holdsLease(p.PID)
 		})
 		if found[uuid] = all; len(all) == 0 {
@@ -158,8 +163,20 @@ func (n *Node) readHolders() (holdsLease func(pid int) bool) {
 	}
 }
 
-// SaveProcesses stores the result of IdentifyProcesses for [Node.UnleasedProcesses].
-func (n *Node) SaveProcesses(found map[string][]gpu.Process) error {
+// SaveProcesses stores the result of IdentifyProcesses for [Node.UnleasedProcesses], beside what
+// [Node.InspectDevices] has found.
+func (n *Node) SaveProcesses(ctx context.Context, found map[string][]gpu.Process) error {
+	return n.withInspectionLock(ctx, func(*os.File) error {
+		kept := n.UnleasedProcesses()
+		for uuid, all := range kept {
+			kept[uuid] = slices.DeleteFunc(all, func(p gpu.Process) bool { return !isLeftover(p) })
+		}
+		return n.storeProcesses(joinProcesses(found, kept))
+	})
+}
+
+// storeProcesses writes the list of [Node.UnleasedProcesses]. The caller has the lock of inspections.
+func (n *Node) storeProcesses(found map[string][]gpu.Process) error {
 	if len(found) == 0 {
 		if err := os.Remove(n.config.processesPath()); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -168,9 +185,6 @@ func (n *Node) SaveProcesses(found map[string][]gpu.Process) error {
 	}
 	boot, err := n.bootID()
 	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(n.config.State, 0o755); err != nil {
 		return err
 	}
 	return snapshot.SaveProcesses(n.config.processesPath(), boot, found)

@@ -9,6 +9,7 @@ func (c Config) Locks() []string {
 		filepath.Join(c.State, "ledger.lock"),
 		filepath.Join(c.State, "discover.lock"),
 		filepath.Join(c.State, "network.lock"),
+		c.inspectionPath(),
 		filepath.Join(c.State, "units"),
 		filepath.Join(c.State, "exec"),
 		filepath.Join(c.Data, "driver.lock"),

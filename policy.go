@@ -46,6 +46,10 @@ type Policy struct {
 	// (or "") the device isn't leased until that process has ended, with "warn" it is leased
 	// with a remark, and with "ignore" such processes aren't looked for.
 	InUse string `toml:"in_use"`
+	// Leftover is what happens to a process that still has a device open when its lease has ended, because the holder
+	// passed it a descriptor: with "report" (or "") it counts as one that uses the device, see InUse; with "end" it
+	// is killed.
+	Leftover string `toml:"leftover"`
 	// Unstarted is how long a container with a lease may wait for its start before it is ended:
 	// "1h" (or ""), "never".
 	Unstarted string `toml:"unstarted"`
@@ -86,6 +90,9 @@ func (p Policy) check() error {
 		return err
 	}
 	if err := checkWord("in_use", p.InUse, "refuse", "warn", "ignore"); err != nil {
+		return err
+	}
+	if err := checkWord("leftover", p.Leftover, "report", "end"); err != nil {
 		return err
 	}
 	if err := checkWord("show", p.Show, "all", "users", "none"); err != nil {

@@ -17,6 +17,9 @@ type Process struct {
 	User string `json:"user"`
 	// Memory that it holds of the device, in bytes; 0 if unknown.
 	Memory uint64 `json:"memory,omitempty"`
+	// Device is the number (st_rdev) of the device node that it has open, if that is how it was found; 0 if NVML
+	// has reported it.
+	Device uint64 `json:"device,omitempty"`
 }
 
 // String is how the process is shown to people: "python (4711, alice)". A name with control

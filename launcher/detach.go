@@ -102,7 +102,7 @@ func (t *task) becomeMonitor(ctx context.Context, s *supervise.Signals, more ...
 			return err
 		}
 	}
-	args := []string{filepath.Base(program), "--data", t.o.Data, "--state", t.o.State}
+	args := []string{filepath.Base(program), "--data", t.o.Data, "--state", t.o.State, "--config", t.o.Config}
 	if err := process.CloseDescriptorsOnExec(); err != nil {
 		return err
 	}

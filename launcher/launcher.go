@@ -79,6 +79,9 @@ type Options struct {
 	// State, Data and Cgroup are directories: "" means /run/berth,
 	// /var/lib/berth and /sys/fs/cgroup.
 	State, Data, Cgroup string
+	// Config and Inspect are those of tasks.Store.
+	Config  string
+	Inspect func(context.Context, []ledger.Lease) error `json:"-"`
 
 	// Stdin, Stdout and Stderr become the task's. nil means those of this process.
 	Stdin, Stdout, Stderr *os.File `json:"-"`

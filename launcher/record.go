@@ -17,7 +17,9 @@ import (
 )
 
 // taskStore returns the store of tasks' records.
-func (o Options) taskStore() tasks.Store { return tasks.Store{Data: o.Data, State: o.State} }
+func (o Options) taskStore() tasks.Store {
+	return tasks.Store{Data: o.Data, State: o.State, Config: o.Config, Inspect: o.Inspect}
+}
 
 // writeRecord writes the task's record, without a lease, before the container is created.
 func (t *task) writeRecord(img *image.Image, layers []string, spec *specs.Spec) error {

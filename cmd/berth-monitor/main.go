@@ -4,6 +4,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,7 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/monitor"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -50,6 +54,16 @@ func run(args []string) (int, error) {
 	return monitor.Run(o)
 }
 
+// inspect returns the inspection of devices at the end of a lease. A configuration that can't be read
+// counts as an empty one, so that tasks can end.
+func inspect(store tasks.Store) func(context.Context, []ledger.Lease) error {
+	return func(ctx context.Context, ended []ledger.Lease) error {
+		conf, _ := berth.LoadConfig(cmp.Or(store.Config, berth.ConfigPath)) // other commands report the error
+		conf.State, conf.Data = cmp.Or(store.State, conf.State), cmp.Or(store.Data, conf.Data)
+		return conf.InspectDevices(ctx, ended)
+	}
+}
+
 func parse(args []string) (monitor.Options, error) {
 	var o monitor.Options
 	var lock, status, viewerPipe, ports int
@@ -60,6 +74,7 @@ func parse(args []string) (monitor.Options, error) {
 	f.StringVar(&o.Store.Data, "data", "", "directory of data")
 	f.StringVar(&o.Store.State, "state", "", "directory of state")
 	f.StringVar(&o.Store.Proc, "proc", "", "where procfs is")
+	f.StringVar(&o.Store.Config, "config", "", "configuration, if it isn't the usual one")
 	f.BoolVar(&o.Adopt, "adopt", false, "take over a task")
 	f.IntVar(&lock, "lock", -1, "descriptor of the task's directory, locked")
 	f.StringVar(&locks, "locks", "", "descriptors of the directories of a gang's ranks, locked")
@@ -74,6 +89,7 @@ func parse(args []string) (monitor.Options, error) {
 		fmt.Println("berth-monitor version " + version)
 		os.Exit(0)
 	}
+	o.Store.Inspect = inspect(o.Store)
 	o.ID = f.Arg(0)
 	if f.NArg() != 1 || !tasks.ValidID(o.ID) {
 		return o, errors.New("exactly one task id has to be given")

@@ -150,6 +150,9 @@ type Lock struct {
 	resume func()
 }
 
+// File is the file that is locked.
+func (l *Lock) File() *os.File { return l.file }
+
 // Close releases the lock. So does the end of the process.
 func (l *Lock) Close() error {
 	err := l.file.Close()

@@ -23,9 +23,37 @@ type OpenFile struct {
 // InfoPath returns the path of the file that describes the descriptor: see proc_pid_fdinfo(5).
 func (f OpenFile) InfoPath() string { return filepath.Join(f.dir, "fdinfo", f.descriptor) }
 
-// OpenFiles yields the file of each descriptor of each process. A descriptor made with O_PATH counts. proc is where procfs
-// is mounted. Processes that start or end during the search, and processes whose descriptors the caller may not read, may
-// be left out. Nothing is read of a process for which skip returns true; a nil skip skips none.
+// OpenFiles yields the files of each process, as [FilesOf] does. proc is where procfs is mounted. Processes that start or
+// end during the search may be left out. Nothing is read of a process for which skip returns true; a nil skip skips none.
+func OpenFiles(proc string, skip func(pid int) bool) iter.Seq[OpenFile] {
+	return func(yield func(OpenFile) bool) {
+		for _, pid := range List(proc) {
+			if skip != nil && skip(pid) {
+				continue
+			}
+			for f := range FilesOf(proc, pid) {
+				if !yield(f) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// List returns the processes in procfs, which is mounted at proc.
+func List(proc string) (pids []int) {
+	dirs, _ := filepath.Glob(proc + "/[0-9]*") // the pattern is well-formed
+	for _, dir := range dirs {
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// FilesOf yields the file of each descriptor of a process, also of threads that have descriptors of their own. A
+// descriptor made with O_PATH counts. Nothing is yielded of a process that has ended, or whose descriptors the caller
+// may not read.
 //
 // A process decides how many descriptors it has: a caller that may not take long must count them. One takes 3 µs of CPU
 // time, most of it for the kernel's objects behind the names in /proc/PID/fd. Reading the name that a descriptor was
@@ -33,26 +61,31 @@ func (f OpenFile) InfoPath() string { return filepath.Join(f.dir, "fdinfo", f.de
 //
 // Attributes are read without a request to a file's server, so that a network file system that doesn't
 // answer can't block the search.
-func OpenFiles(proc string, skip func(pid int) bool) iter.Seq[OpenFile] {
+func FilesOf(proc string, pid int) iter.Seq[OpenFile] {
 	return func(yield func(OpenFile) bool) {
-		dirs, _ := filepath.Glob(proc + "/[0-9]*") // the pattern is well-formed
-		for _, dir := range dirs {
-			pid, err := strconv.Atoi(filepath.Base(dir))
-			if err != nil || skip != nil && skip(pid) {
+		dir := proc + "/" + strconv.Itoa(pid)
+		some, more := readDescriptors(dir, pid, yield)
+		last := pid                                       // a thread whose descriptors were read
+		threads, _ := filepath.Glob(dir + "/task/[0-9]*") // the pattern is well-formed
+		for _, thread := range threads {
+			id, err := strconv.Atoi(filepath.Base(thread))
+			// The first thread has no descriptors if it has ended before the others.
+			if err != nil || !more || id == pid || some && (shareFiles(pid, id) || shareFiles(last, id)) {
 				continue
 			}
-			some, more := readDescriptors(dir, pid, yield)
-			if !some { // its first thread may have ended before the others
-				threads, _ := filepath.Glob(dir + "/task/[0-9]*") // the pattern is well-formed
-				for i := 0; !some && i < len(threads); i++ {
-					some, more = readDescriptors(threads[i], pid, yield)
-				}
-			}
-			if !more {
-				return
+			var any bool
+			if any, more = readDescriptors(thread, pid, yield); any {
+				some, last = true, id
 			}
 		}
 	}
+}
+
+// shareFiles reports whether two threads have the same descriptors. It is false if that can't be told.
+func shareFiles(a, b int) bool {
+	const files = 2 // KCMP_FILES of kcmp(2)
+	differ, _, err := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), files, 0, 0, 0)
+	return err == 0 && differ == 0
 }
 
 // readDescriptors yields the files of a thread, whose directory in procfs is dir. It reports whether there was any

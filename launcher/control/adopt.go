@@ -134,7 +134,7 @@ func startMonitor(ctx context.Context, store tasks.Store, program, id string) er
 	}
 	defer r.Close()
 	const status = "3" // the first of ExtraFiles
-	cmd := exec.Command(program, "--data", store.Data, "--state", store.State, "--proc", store.Proc, "--adopt", "--status", status, id)
+	cmd := exec.Command(program, "--data", store.Data, "--state", store.State, "--proc", store.Proc, "--config", store.Config, "--adopt", "--status", status, id)
 	cmd.Env, cmd.Dir = MonitorEnvironment(), "/"
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -186,8 +186,7 @@ func releaseLease(ctx context.Context, store tasks.Store, id string) error {
 	if err != nil || r.Lease == "" || r.Shared {
 		return nil // no lease of its own, or no record
 	}
-	l := ledger.Open(ledger.Options{Dir: store.State, Events: store.Data, Proc: store.Proc, Cgroup: r.CgroupMount})
-	err = l.ReleaseIfDead(ctx, r.Lease)
+	err = store.Ledger(r).ReleaseIfDead(ctx, r.Lease)
 	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrLive) {
 		return nil
 	}

@@ -143,9 +143,7 @@ func openTask(o Options) (*monitor, error) {
 		return nil, err
 	}
 	m.runtime = ociruntime.Runtime{Path: m.rec.Runtime, Root: m.rec.RuntimeRoot, Log: m.path("bundle/log")}
-	m.ledger = ledger.Open(ledger.Options{
-		Dir: o.Store.State, Events: o.Store.Data, Proc: o.Store.Proc, Cgroup: m.rec.CgroupMount,
-	})
+	m.ledger = o.Store.Ledger(m.rec)
 	return m, nil
 }
 

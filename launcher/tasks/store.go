@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/projectquota"
 	"github.com/berth-gpu/berth/internal/removetree"
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // Store is the directory of tasks' records. The zero value is this machine's. Any number of processes
@@ -25,6 +27,15 @@ type Store struct {
 	Data  string // "" means /var/lib/berth
 	State string // "" means /run/berth
 	Proc  string // "" means /proc
+	// Config is the path of the configuration, for monitors; "" means the usual one.
+	Config string
+	// Inspect is [ledger.Options.Inspect] for the leases of tasks.
+	Inspect func(context.Context, []ledger.Lease) error
+}
+
+// Ledger opens the ledger that has the task's lease.
+func (s Store) Ledger(r Record) *ledger.Ledger {
+	return ledger.Open(ledger.Options{Dir: s.State, Events: s.Data, Proc: s.Proc, Cgroup: r.CgroupMount, Inspect: s.Inspect})
 }
 
 // TasksDir returns the directory that contains the directories of all tasks.

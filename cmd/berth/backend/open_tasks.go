@@ -12,7 +12,7 @@ import (
 
 // TaskStore returns the store of berth's own tasks.
 func TaskStore(conf berth.Config) tasks.Store {
-	return tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}
+	return tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc, Config: conf.Path(), Inspect: conf.InspectDevices}
 }
 
 // OpenTasks opens the tasks that the verb acts on. Only root can: the records hold

@@ -101,9 +101,12 @@ func recordProcesses(c *cli.Context, conf berth.Config, inv gpu.Inventory) error
 	if err != nil {
 		return err
 	}
+	if err := node.InspectDevices(c.Context); err != nil {
+		return err
+	}
 	uuids := node.ListOpenDevices(inv)
 	if len(uuids) == 0 {
-		return node.SaveProcesses(nil)
+		return node.SaveProcesses(c.Context, nil)
 	}
 	gauge := &probe.Gauge{Child: backend.NVMLChild(c, node, "meter", nvmlTotalTimeout)}
 	defer gauge.Close()
@@ -112,7 +115,7 @@ func recordProcesses(c *cli.Context, conf berth.Config, inv gpu.Inventory) error
 		return err
 	}
 	found, err := node.IdentifyProcesses(uses)
-	return errors.Join(err, node.SaveProcesses(found))
+	return errors.Join(err, node.SaveProcesses(c.Context, found))
 }
 
 // cleanUpLeases ends containers that hold devices and were never started, and releases the leases of

@@ -27,7 +27,7 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 	}
 	o := launcher.Options{
 		Image: c.Args().First(), Interactive: c.Bool("interactive"), Name: c.String("name"),
-		State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup,
+		State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup, Config: conf.Path(), Inspect: conf.InspectDevices,
 		Progress: printUnpacking(time.Now()),
 	}
 	o.Fetch, o.Retention = backend.NewImageFetcher(c, conf, o.Progress), backend.Retention(conf)

@@ -1,0 +1,367 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/probe"
+	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/deviceguard"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// This file finds processes that have a device open after the lease has ended by which it was opened: a holder can
+// pass an open descriptor to a process outside of its lease (SCM_RIGHTS). NVML can't see such a process, because it
+// lists a device's users by the process that opened it. It counts as an unleased process of the device; see in_use.go.
+
+func (c Config) inspectionPath() string { return filepath.Join(c.State, "inspection.lock") }
+
+// inspectEnded is [ledger.Options.Inspect]. One search for several leases that end at the same time is enough: it sees
+// all devices, and it is skipped if another one has begun since the call.
+func (n *Node) inspectEnded(ctx context.Context, _ []ledger.Lease) error {
+	asked, err := n.uptime()
+	if err != nil {
+		return err
+	}
+	return n.withInspectionLock(ctx, func(f *os.File) error {
+		last := readTime(f)
+		began, err := n.uptime()
+		if err != nil || asked <= last && last <= began { // a later time is that of an earlier boot
+			return err
+		}
+		found, err := n.findLeftover()
+		if err != nil {
+			return fmt.Errorf("look for processes that have devices open: %w", err)
+		}
+		kept := n.UnleasedProcesses()
+		for uuid, all := range kept {
+			kept[uuid] = slices.DeleteFunc(all, isLeftover)
+		}
+		if err := n.storeProcesses(joinProcesses(kept, found)); err != nil || f == nil {
+			return err
+		}
+		_, err = f.WriteAt(fmt.Appendf(nil, "%020d", began), 0)
+		return err
+	})
+}
+
+// InspectDevices is [ledger.Options.Inspect] for ledgers that package ledger opens. It finds the processes that have a device
+// open without a lease.
+func (c Config) InspectDevices(ctx context.Context, _ []ledger.Lease) error {
+	n, err := Open(c)
+	if err != nil {
+		return err
+	}
+	return n.InspectDevices(ctx)
+}
+
+// readTime returns the time since boot at which the last inspection began, 0 if there was none.
+func readTime(f *os.File) time.Duration {
+	var text [20]byte
+	if f == nil {
+		return 0
+	}
+	if _, err := f.ReadAt(text[:], 0); err != nil {
+		return 0
+	}
+	at, _ := strconv.ParseInt(string(text[:]), 10, 64) // 0 after an error
+	return time.Duration(at)
+}
+
+// InspectDevices finds the processes that have a device open without a lease, as the end of a lease does.
+// A descriptor that nobody had received yet at the end of its lease is found so later.
+func (n *Node) InspectDevices(ctx context.Context) error {
+	if !n.ChecksInUse() {
+		return nil
+	}
+	return n.inspectEnded(ctx, nil)
+}
+
+// withInspectionLock calls f while no other process changes the list of processes, with the file of the lock. If the lock
+// stays held for longer than an inspection can take, f is called without it.
+func (n *Node) withInspectionLock(ctx context.Context, f func(*os.File) error) error {
+	if err := os.MkdirAll(n.config.State, 0o755); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, inspectionTimeout)
+	defer cancel()
+	l, err := lock.Create(limited, n.config.inspectionPath(), 0o600, lock.Exclusive)
+	if errors.Is(err, lock.ErrBusy) && ctx.Err() == nil {
+		return f(nil)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(l.File()), l.Close())
+}
+
+// inspectionTimeout is far more than the search through all descriptors of a host takes.
+const inspectionTimeout = 10 * time.Second
+
+func (n *Node) uptime() (time.Duration, error) {
+	offset, err := process.ReadBootOffset(n.config.GPUHost().ProcPath())
+	if err != nil {
+		return 0, err
+	}
+	return offset.HostUptime()
+}
+
+// isLeftover reports whether a process was found by its open device.
+func isLeftover(p gpu.Process) bool { return p.Device != 0 }
+
+// joinProcesses returns the processes of both lists by device, each process once.
+func joinProcesses(a, b map[string][]gpu.Process) map[string][]gpu.Process {
+	both := map[string][]gpu.Process{}
+	for _, list := range []map[string][]gpu.Process{a, b} {
+		for uuid, all := range list {
+			for _, p := range all {
+				if !slices.ContainsFunc(both[uuid], func(q gpu.Process) bool { return q.PID == p.PID }) {
+					both[uuid] = append(both[uuid], p)
+				}
+			}
+		}
+	}
+	return both
+}
+
+// maxFiles bounds the open files that an inspection looks at, which takes 3 s of CPU time, and usualFiles those that most
+// processes stay below. Users decide how many there are: processes with more come last, and those that aren't looked at
+// count as if they had every device open.
+const (
+	maxFiles   = 1 << 20
+	usualFiles = 1 << 12
+)
+
+// findLeftover returns the processes that have a device open without a lease, and couldn't have opened it themselves, by
+// the device's UUID. If policy says so, they are ended, and those that have ended aren't returned.
+func (n *Node) findLeftover() (found map[string][]gpu.Process, err error) {
+	found = map[string][]gpu.Process{}
+	numbers, err := n.deviceNumbers()
+	if err != nil || len(numbers) == 0 {
+		return found, err
+	}
+	t, err := n.newTenants()
+	if err != nil {
+		return nil, err
+	}
+	pids, err := t.list()
+	if err != nil {
+		return nil, err
+	}
+	s := deviceSearch{proc: t.proc, numbers: numbers, left: maxFiles}
+	for pid, open := range s.searchAll(pids) {
+		for _, number := range open {
+			uuid := numbers[number]
+			if lacks, err := t.lacksLease(pid, uuid); err != nil {
+				return nil, err
+			} else if !lacks {
+				continue
+			}
+			p, ok := n.identifyProcess(probe.Process{PID: pid})
+			p.Device = number
+			if ok && !(n.config.Policy.Leftover == "end" && endProcess(t.proc, p)) {
+				found[uuid] = append(found[uuid], p)
+			}
+		}
+	}
+	return found, nil
+}
+
+// deviceSearch looks for processes that have devices open.
+type deviceSearch struct {
+	proc    string
+	numbers map[uint64]string // UUIDs of the devices by number
+	left    int               // how many more open files may be looked at
+	mapped  process.MappedDevices
+}
+
+// searchAll returns the numbers of the devices that each process has open or mapped.
+func (s *deviceSearch) searchAll(pids []int) map[int][]uint64 {
+	found := map[int][]uint64{}
+	var large []int
+	for _, pid := range pids {
+		open, all := s.search(pid, usualFiles)
+		if found[pid] = open; !all {
+			large = append(large, pid)
+		}
+	}
+	for _, pid := range large {
+		open, all := s.search(pid, maxFiles)
+		if found[pid] = open; !all {
+			found[pid] = slices.Collect(maps.Keys(s.numbers))
+		}
+	}
+	return found
+}
+
+// search returns the numbers of the devices that a process has open or mapped. all is false if the process has more files
+// open than limit, or more than may be looked at.
+func (s *deviceSearch) search(pid, limit int) (open []uint64, all bool) {
+	for f := range process.FilesOf(s.proc, pid) {
+		if limit, s.left = limit-1, s.left-1; limit < 0 || s.left < 0 {
+			return nil, false
+		}
+		if s.numbers[f.Device] != "" {
+			open = append(open, f.Device)
+		}
+	}
+	for _, number := range s.mapped.List(s.proc, pid) {
+		if s.numbers[number] != "" {
+			open = append(open, number)
+		}
+	}
+	slices.Sort(open)
+	return slices.Compact(open), true
+}
+
+// deviceNumbers returns the UUIDs of the devices by the number of the node that only a holder can open: the GPU's node,
+// or the capability of a MIG slice's compute instance.
+func (n *Node) deviceNumbers() (map[uint64]string, error) {
+	s, err := snapshot.LoadAny(n.config.SnapshotPath())
+	if errors.Is(err, snapshot.ErrStale) {
+		return nil, nil // nothing was discovered since boot, so nothing can be leased
+	}
+	if err != nil {
+		return nil, err
+	}
+	majors, err := gpu.ReadMajors(n.config.GPUHost())
+	if err != nil {
+		return nil, err
+	}
+	capabilities := slices.IndexFunc(majors, func(m gpu.Major) bool { return m.Name == "nvidia-caps" })
+	numbers := map[uint64]string{}
+	for _, g := range s.Inventory.GPUs {
+		var st unix.Stat_t
+		if node := g.Device().Node; !g.MIG && node != "" && unix.Stat(n.config.GPUHost().DevPath(node), &st) == nil {
+			numbers[st.Rdev] = g.UUID
+		}
+		for _, slice := range g.Slices {
+			if capabilities >= 0 {
+				numbers[unix.Mkdev(majors[capabilities].Number, uint32(slice.CIMinor))] = slice.UUID
+			}
+		}
+	}
+	return numbers, nil
+}
+
+// tenants tells processes that use a device by a lease, or on behalf of the host, from others.
+type tenants struct {
+	node    *Node
+	proc    string
+	leases  []ledger.Lease
+	exempt  []string // cgroups
+	guarded bool     // the device guard is on: a process without a lease can't have opened a device
+}
+
+func (n *Node) newTenants() (*tenants, error) {
+	t := &tenants{node: n, proc: n.config.GPUHost().ProcPath(), exempt: append(slices.Clone(n.config.Guard.Exempt), nvmlCgroup)}
+	var err error
+	if t.leases, err = n.Leases(); err != nil {
+		return nil, err
+	}
+	if n.cgroups.Version != cgroup.V2 {
+		return t, nil
+	}
+	g, err := deviceguard.Open(n.cgroups.Root)
+	if errors.Is(err, deviceguard.ErrOff) || errors.Is(err, deviceguard.ErrUnavailable) {
+		return t, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.guarded = true
+	return t, g.Close()
+}
+
+// list returns the processes to examine. It leaves out those of root and of system accounts on the host, which the admin
+// has started, and without the device guard all processes outside of containers, which can open devices themselves.
+func (t *tenants) list() (pids []int, err error) {
+	own, err := process.ReadSurroundings(t.proc, "self")
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(process.List(t.proc), func(pid int) bool {
+		where, err := process.ReadSurroundings(t.proc, strconv.Itoa(pid))
+		if err != nil { // it has ended
+			return true
+		}
+		return where == own && (!t.guarded || process.IsKernelThread(t.proc, pid) || process.IsSystems(t.proc, pid))
+	}), nil
+}
+
+// lacksLease reports whether a process of the list has a device open without a lease and without being exempt.
+func (t *tenants) lacksLease(pid int, uuid string) (bool, error) {
+	own, err := t.node.cgroups.ProcessPath(t.proc, pid)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if slices.ContainsFunc(t.exempt, func(path string) bool { return cgroup.IsWithin(own, path) }) {
+		return false, nil
+	}
+	if holdsDevice(t.leases, own, uuid) {
+		return false, nil
+	}
+	found, exempt, err := t.node.guard.FindContainer(own)
+	if err != nil || found {
+		return !exempt, err
+	}
+	return t.guarded || process.SharesUsers(t.proc, pid), nil
+}
+
+// holdsDevice reports whether a cgroup belongs to the holder of a device. It is true if that can't be told: the cgroup of
+// a container that is being created may be unknown.
+func holdsDevice(leases []ledger.Lease, path, uuid string) bool {
+	return slices.ContainsFunc(leases, func(l ledger.Lease) bool {
+		return slices.ContainsFunc(l.Devices, func(d gpu.Device) bool { return d.UUID == uuid }) &&
+			(l.Owner.Cgroup == "" || cgroup.IsWithin(path, l.Owner.Cgroup))
+	})
+}
+
+// endProcess ends a process, and reports whether it has ended.
+func endProcess(proc string, p gpu.Process) bool {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return errors.Is(err, unix.ESRCH)
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written
+	for range 100 {
+		if !process.Lives(proc, p.PID, p.Start) {
+			return true
+		}
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return false
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return false
+}
+
+// isStillLeftover reports whether a process that was found by its open device still has it open without a lease.
+func (n *Node) isStillLeftover(p gpu.Process, uuid string) bool {
+	t, err := n.newTenants()
+	if err != nil {
+		return true
+	}
+	if lacks, err := t.lacksLease(p.PID, uuid); err == nil && !lacks {
+		return false
+	}
+	s := deviceSearch{proc: t.proc, numbers: map[uint64]string{p.Device: uuid}, left: maxFiles}
+	return len(s.searchAll([]int{p.PID})[p.PID]) > 0
+}
