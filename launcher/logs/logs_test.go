@@ -392,6 +392,91 @@ func TestFastWriter(t *testing.T) {
 	}
 }
 
+// writingContext has each check of the context call write.
+type writingContext struct {
+	context.Context
+	write func()
+}
+
+func (c writingContext) Err() error {
+	c.write()
+	return c.Context.Err()
+}
+
+// TestReadEnds: a reader that doesn't follow gives what was in the log when it began, and nothing that is written
+// meanwhile. The last lines (Tail) are the last ones of that time, also for a reader that follows.
+func TestReadEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		padding int // in each line; long lines make the writer drop files before they are read
+		faster  int // lines that are written for each that is read, less one
+		present int // lines that are there when the reader begins
+		q       Query
+		follows bool
+		want    int  // lines
+		some    bool // lines before the last one may be lost
+	}{
+		{name: "all", present: 5, q: Query{Tail: -1}, want: 5},
+		{name: "since", present: 5, q: Query{Tail: -1, Since: timeAt(3)}, want: 2},
+		{name: "until later", present: 5, q: Query{Tail: -1, Until: timeAt(1e6)}, want: 5},
+		{name: "the last lines", present: 5, q: Query{Tail: 2}, want: 2},
+		{name: "more than there are", present: 5, q: Query{Tail: 50}, want: 5},
+		{name: "no line", present: 5, q: Query{Tail: 0}, want: 0},
+		{name: "an empty log", q: Query{Tail: -1}},
+		{name: "rotations", padding: 20 << 10, present: 9, q: Query{Tail: -1}, some: true},
+		{name: "many rotations", padding: 20 << 10, faster: 10, present: 9, q: Query{Tail: -1}, some: true},
+		{name: "the last lines, rotations", padding: 20 << 10, present: 9, q: Query{Tail: 1}, want: 1},
+		{name: "the last lines, many rotations", padding: 20 << 10, faster: 10, present: 9, q: Query{Tail: 2}, want: 2},
+		{name: "the last lines, following", present: 5, q: Query{Tail: 2}, follows: true, want: 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			w := open(t, path, MinSize, 3)
+			written := 0
+			line := func() {
+				if written < 1000 { // a reader that doesn't end by itself ends then
+					write(t, w, written, Stdout, strconv.Itoa(written)+" "+strings.Repeat("x", tt.padding)+"\n")
+					written++
+				}
+			}
+			for range tt.present {
+				line()
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			q := tt.q
+			if tt.follows {
+				q.Ended = func() bool { cancel(); return true } // it is called after the last lines
+			}
+			during := func() {
+				for range 1 + tt.faster {
+					line()
+				}
+			}
+			var got []int
+			err := Read(writingContext{ctx, during}, path, q, func(e Entry) error {
+				text, _, _ := strings.Cut(string(e.Text), " ")
+				number, err := strconv.Atoi(text)
+				got = append(got, number)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []int
+			for n := tt.present - tt.want; n < tt.present; n++ {
+				want = append(want, n)
+			}
+			if tt.some && slices.IsSorted(got) && len(got) > 0 && len(got) <= tt.present {
+				got, want = got[len(got)-1:], []int{tt.present - 1}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%d lines, %d, want %d", len(got), got[:min(len(got), 20)], want)
+			}
+		})
+	}
+}
+
 // A disk that is full costs output, and never the task; the log says so later.
 func TestFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)

@@ -44,12 +44,16 @@ const (
 )
 
 // Read calls give for the selected entries of the log at path, the oldest first. A missing log is empty.
-// Entry.Text is valid until give returns.
+// Without Ended, Read gives no entries that are written after it began, so that it ends however fast the
+// task writes; the same is true of the entries that Tail counts. Entries that the writer drops before they
+// are read are left out. Entry.Text is valid until give returns.
 func Read(ctx context.Context, path string, q Query, give func(Entry) error) error {
 	r := &reader{path: path, query: q}
-	defer r.closeFile()
-	if err := r.openOldest(); err != nil {
-		return err
+	defer func() { r.closeFile(); r.removeBound() }()
+	if q.Ended == nil || q.Tail >= 0 {
+		if err := r.setBound(); err != nil {
+			return err
+		}
 	}
 	if q.Tail >= 0 {
 		last, err := r.readTail(ctx, q.Tail)
@@ -62,6 +66,9 @@ func Read(ctx context.Context, path string, q Query, give func(Entry) error) err
 			}
 		}
 	}
+	if q.Ended != nil {
+		r.removeBound()
+	}
 	return r.followLog(ctx, give)
 }
 
@@ -72,6 +79,14 @@ type reader struct {
 	file  *os.File // nil before the first
 	buf   *bufio.Reader
 	part  []byte // the beginning of an incomplete entry
+
+	// bounded means that the log ends where it ended when setBound was called. bound describes the newest file of
+	// that time, and newest is that file; nil without one, and newest also once file has taken its place.
+	bounded  bool
+	newest   *os.File
+	bound    fs.FileInfo
+	onNewest bool  // file is the newest file of that time
+	taken    int64 // how many bytes of file nextEntry has read
 }
 
 func (r *reader) closeFile() {
@@ -80,16 +95,65 @@ func (r *reader) closeFile() {
 	}
 }
 
-// openOldest opens the oldest file.
-func (r *reader) openOldest() error {
-	for n := oldestNumber(r.path); n >= 0; n-- {
-		ok, err := r.openNumbered(n)
-		if ok || err != nil {
-			return err
+// setBound makes the present end of the log the end for nextEntry.
+func (r *reader) setBound() error {
+	r.bounded = true
+	// During a rotation, and after one that was killed, the newest file has a number.
+	for n := 0; n <= oldestNumber(r.path); n++ {
+		f, err := os.Open(numberedPath(r.path, n))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
 		}
+		if err != nil {
+			return fmt.Errorf("read log: %w", err)
+		}
+		r.newest = f
+		r.bound, err = f.Stat()
+		return err
 	}
 	return nil
 }
+
+func (r *reader) removeBound() {
+	if r.bounded = false; r.newest != nil {
+		r.newest.Close() // opened for reading
+		r.newest = nil
+	}
+}
+
+// openOldest opens the oldest file. If a bounded reader finds that all files up to newest were dropped, it
+// continues with newest, which it has open.
+func (r *reader) openOldest() error {
+	if r.bounded && r.newest == nil {
+		return nil
+	}
+	for n := oldestNumber(r.path); n >= 0; n-- {
+		ok, err := r.openNumbered(n)
+		if err != nil {
+			return err
+		}
+		if ok {
+			break
+		}
+	}
+	if r.newest == nil {
+		return nil
+	}
+	// Files are dropped in the order of their age: as long as newest wasn't, the oldest file isn't newer.
+	fi, err := r.newest.Stat()
+	if err != nil {
+		return fmt.Errorf("read log: %w", err)
+	}
+	if !isDropped(fi) {
+		return nil
+	}
+	f := r.newest
+	r.newest = nil
+	return r.continueWith(f)
+}
+
+// isDropped reports whether the writer has dropped a file.
+func isDropped(fi fs.FileInfo) bool { return fi.Sys().(*syscall.Stat_t).Nlink == 0 }
 
 // oldestNumber returns the highest number of a file of the log, -1 without files. Numbers after a gap of
 // two are ignored; a writer that is killed in a rotation leaves a gap of one.
@@ -122,8 +186,13 @@ func (r *reader) continueWith(f *os.File) error {
 			return errors.Join(fmt.Errorf("hold log: %w", err), f.Close())
 		}
 	}
+	fi, err := f.Stat()
+	if err != nil {
+		return errors.Join(fmt.Errorf("read log: %w", err), f.Close())
+	}
 	r.closeFile()
 	r.file, r.part = f, nil
+	r.onNewest, r.taken = r.bounded && os.SameFile(fi, r.bound), 0
 	if r.buf == nil {
 		r.buf = bufio.NewReaderSize(f, 64<<10)
 	} else {
@@ -132,8 +201,8 @@ func (r *reader) continueWith(f *os.File) error {
 	return nil
 }
 
-// nextEntry returns the next entry of the present files, false if there is none. Invalid lines are
-// skipped.
+// nextEntry returns the next entry of the present files, false if there is none or the bound is reached.
+// Invalid lines are skipped.
 func (r *reader) nextEntry() (Entry, bool, error) {
 	for {
 		if r.file == nil {
@@ -141,11 +210,16 @@ func (r *reader) nextEntry() (Entry, bool, error) {
 				return Entry{}, false, err
 			}
 		}
+		if r.bounded && r.onNewest && r.taken >= r.bound.Size() {
+			return Entry{}, false, nil
+		}
 		line, err := r.buf.ReadSlice('\n')
-		r.part = append(r.part, line...)
+		r.part, r.taken = append(r.part, line...), r.taken+int64(len(line))
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
+		case errors.Is(err, io.EOF) && r.bounded && r.onNewest: // the writer has removed an incomplete entry
+			return Entry{}, false, nil
 		case errors.Is(err, io.EOF):
 			if moved, err := r.moveToNext(); !moved || err != nil {
 				return Entry{}, false, err
@@ -171,7 +245,7 @@ func (r *reader) moveToNext() (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("read log: %w", err)
 		}
-		if own.Sys().(*syscall.Stat_t).Nlink == 0 {
+		if isDropped(own) {
 			break // the writer has dropped this file, and maybe later ones
 		}
 		for n := oldestNumber(r.path); n >= 0; n-- {
