@@ -56,7 +56,8 @@ type Writer struct {
 	files int
 	file  *os.File
 	size  int64
-	buf   []byte
+	// prefix is the beginning of the entries that are being written, and buf has those entries.
+	prefix, buf []byte
 	// cut means that the stream's last entry was partial.
 	cut [3]bool
 	// lost is how many bytes could not be written since the last successful write, and cause why.
@@ -143,12 +144,13 @@ const batchSize = 32 << 10
 // only in memory. An error means that output was lost; a later Write that succeeds logs how much.
 func (w *Writer) Write(at time.Time, s Stream, data []byte) error {
 	w.tellLoss(at)
+	w.setPrefix(at, s)
 	for len(data) > 0 {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		if len(line) > batchSize {
 			line, rest, whole = line[:batchSize], data[batchSize:], false
 		}
-		w.appendEntry(at, s, line, whole)
+		w.appendEntry(s, line, whole)
 		data = rest
 		if len(w.buf) >= batchSize {
 			w.flushEntries()
@@ -158,14 +160,20 @@ func (w *Writer) Write(at time.Time, s Stream, data []byte) error {
 	return w.cause
 }
 
-func (w *Writer) appendEntry(at time.Time, s Stream, text []byte, whole bool) {
-	tag := " P "
+// setPrefix sets the time and the stream of the next entries. Formatting the time costs ten times as much as
+// copying it, and a task can write lines without text.
+func (w *Writer) setPrefix(at time.Time, s Stream) {
+	w.prefix = at.UTC().AppendFormat(w.prefix[:0], TimeFormat)
+	w.prefix = append(append(append(w.prefix, ' '), s.String()...), ' ')
+}
+
+// appendEntry appends an entry of the stream that setPrefix has set.
+func (w *Writer) appendEntry(s Stream, text []byte, whole bool) {
+	tag := "P "
 	if whole {
-		tag = " F "
+		tag = "F "
 	}
-	w.buf = at.UTC().AppendFormat(w.buf, TimeFormat)
-	w.buf = append(append(append(append(w.buf, ' '), s.String()...), tag...), text...)
-	w.buf = append(w.buf, '\n')
+	w.buf = append(append(append(append(w.buf, w.prefix...), tag...), text...), '\n')
 	w.cut[s] = !whole
 }
 
@@ -201,7 +209,8 @@ func (w *Writer) tellLoss(at time.Time) {
 	lost, cause := w.lost, w.cause
 	w.lost, w.cause = 0, nil
 	cut := w.cut[Stderr]
-	w.appendEntry(at, Stderr, []byte("berth: about "+strconv.Itoa(lost)+" bytes of output were lost: "+cause.Error()), true)
+	w.setPrefix(at, Stderr)
+	w.appendEntry(Stderr, []byte("berth: about "+strconv.Itoa(lost)+" bytes of output were lost: "+cause.Error()), true)
 	w.cut[Stderr] = cut
 	w.flushEntries()
 	if w.cause != nil {
