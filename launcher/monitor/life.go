@@ -58,15 +58,16 @@ func (m *monitor) makeContainer() error {
 }
 
 // startContainer starts the container that makeContainer has created. It returns errDied if the
-// container's init was killed meanwhile. crun then waits for ever; waitRuntime kills it.
+// container's init was killed meanwhile, and errStopped if it was stopped. crun then waits for ever, runc while
+// init is stopped; waitRuntime kills them.
 func (m *monitor) startContainer() error {
 	if begun, err := m.startWithoutRuntime(); begun || err != nil {
 		return err
 	}
 	out, err := m.callRuntime("start", m.ID)
 	switch {
-	case err == nil:
-		return nil
+	case err == nil || errors.Is(err, errStopped):
+		return err
 	case m.initDied():
 		return errDied
 	}

@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"os"
 	"os/exec"
@@ -10,12 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
 // waitRuntime waits for a runtime; call is create, start, delete or state. A request to end kills a
-// runtime that creates or starts a container. A runtime that starts a container whose init has died is
-// killed after startTimeout.
+// runtime that creates or starts a container. A runtime that starts a container whose init has died, or was
+// stopped by another rank of the gang, is killed after startTimeout.
 func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 	pid := cmd.Process.Pid
 	defer func() { _ = cmd.Process.Release() }() // only a handle
@@ -25,25 +27,40 @@ func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 		asked = m.endRequests
 	}
 	var initDied <-chan struct{}
+	var look <-chan time.Time
 	if call == "start" {
 		initDied = m.initEnd.Done
+		ticker := time.NewTicker(stoppedCheckInterval)
+		defer ticker.Stop()
+		look = ticker.C
 	}
 	var tooLong <-chan time.Time
+	stopped := 0
 	for {
 		select {
 		case <-end.Done:
-			if end.Status == 0 {
+			switch {
+			case end.Status == 0:
 				return nil
+			case stopped >= maxStoppedChecks:
+				return errStopped
 			}
 			return exitError(end.Status)
 		case <-initDied:
 			initDied, tooLong = nil, time.After(startTimeout)
 			continue
+		case <-look:
+			if !process.Stopped(cmp.Or(m.Store.Proc, "/proc"), m.init.PID) {
+				continue
+			}
+			if stopped++; stopped < maxStoppedChecks {
+				continue
+			}
 		case reason := <-asked:
 			m.ending, m.reason = true, reason
 		case <-tooLong:
 		}
-		initDied = nil
+		initDied, look = nil, nil
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}
@@ -53,6 +70,15 @@ func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 // startTimeout is how long a runtime may take to start a container whose init has died. A short
 // command may have ended by itself; if init never executed the command, crun waits for ever.
 const startTimeout = 3 * time.Second
+
+// stoppedCheckInterval is how often waitRuntime checks whether init is stopped, and maxStoppedChecks how many
+// often it may be, also with pauses: a rank can stop another one again and again.
+const (
+	stoppedCheckInterval = 200 * time.Millisecond
+	maxStoppedChecks     = int(startTimeout / stoppedCheckInterval)
+)
+
+var errStopped = errors.New("another process stopped it before it had started")
 
 // callRuntime runs the runtime to its end, and returns its output.
 func (m *monitor) callRuntime(words ...string) (string, error) {

@@ -85,6 +85,59 @@ func TestGangStartAborted(t *testing.T) {
 	})
 }
 
+// TestGangStartStopped: a rank that stops the other ranks before the runtime has started them doesn't keep berth run
+// waiting. The gang ends with a line that says so, or at ^C.
+func TestGangStartStopped(t *testing.T) {
+	s := startApart(t, "v2", "runc")
+	dir := t.TempDir()
+	late := dir + "/runc" // starts the second rank when the first one has stopped it
+	rig.Must(t, os.WriteFile(late, fmt.Appendf(nil, `#!/bin/sh
+		for word; do last=$word; done
+		case " $* " in *" start "*) if grep -q '"RANK=1"' /var/lib/berth/tasks/$last/bundle/config.json; then
+			until [ -e %[1]s/stopped ]; do sleep 0.01; done
+			echo > %[1]s/starts
+		fi;; esac
+		exec runc "$@"
+		`, dir), 0o700))
+	for _, tt := range []struct {
+		name  string
+		flags []string
+		end   func(*os.Process)
+		code  []int
+		says  string
+	}{
+		{
+			"detached", []string{"-d"}, func(*os.Process) {},
+			[]int{125}, "berth: rank-1: another process stopped it before it had started\n",
+		},
+		{"interrupted", nil, func(p *os.Process) { rig.Must(t, p.Signal(os.Interrupt)) }, []int{130, 125}, "berth: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			rig.Must(t, os.RemoveAll(dir+"/stopped"))
+			rig.Must(t, os.RemoveAll(dir+"/starts"))
+			id := t.TempDir() + "/id"
+			words := slices.Concat([]string{"run", "--runtime", late, "--cidfile", id, "--name", "stopping", "-v", dir + ":/out"}, tt.flags)
+			cmd := s.Command(s.Berth, append(words, "-n", "2", "--network", "none", rig.ImagePath(t, "busybox"),
+				"sh", "-c", "[ $RANK = 1 ] || { kill -STOP -1; echo > /out/stopped; }; sleep 1000")...)
+			var said strings.Builder
+			cmd.Stderr = &said
+			rig.Must(t, cmd.Start())
+			done := make(chan error, 1)
+			go func() { done <- cmd.Wait() }()
+			t.Cleanup(func() { s.RunBerth(t, "rm", "-f", "stopping"); _ = cmd.Process.Kill() }) // it has mostly ended
+			rig.WaitUntil(t, "the second rank is being started", func() bool { _, err := os.Stat(dir + "/starts"); return err == nil })
+			tt.end(cmd.Process)
+			rig.WaitUntil(t, "berth run has ended", func() bool { return len(done) > 0 })
+			if code := cmd.ProcessState.ExitCode(); !slices.Contains(tt.code, code) || !strings.HasPrefix(said.String(), tt.says) || len(lines(strings.TrimSpace(said.String()))) != 1 {
+				t.Errorf("exit code %d, %q", code, said.String())
+			}
+			text, err := os.ReadFile(id)
+			rig.Must(t, err)
+			s.expectNothingLeft(t, string(text))
+		})
+	}
+}
+
 // TestGangCPUs: each rank runs on the CPUs near its own GPU, by a cpuset or without.
 func TestGangCPUs(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
