@@ -47,6 +47,10 @@ func (o ExecOptions) check() error {
 	return nil
 }
 
+// errNoFirstThread refuses to run a command in a task that only other threads of its init keep running. The kernel has
+// released the namespaces and the root in procfs with the first thread, and OCI runtimes take the container for ended.
+var errNoFirstThread = errors.New("it runs, but the first thread of its first process has ended; the kernel lets no command into such a container")
+
 // openRoot opens the root of a container's init, with all mounts.
 func openRoot(store tasks.Store, init tasks.Process) (*os.File, error) {
 	root, err := rootfs.Open(filepath.Join("/proc", strconv.Itoa(init.PID), "root"))
@@ -56,8 +60,12 @@ func openRoot(store tasks.Store, init tasks.Process) (*os.File, error) {
 	if err == nil {
 		err = root.Close()
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+	switch {
+	case err == nil:
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH):
 		return nil, fmt.Errorf("open the container's root: %w", err)
+	case store.Lives(init):
+		return nil, errNoFirstThread
 	}
 	return nil, fmt.Errorf("%w any more", ErrNotRunning)
 }

@@ -128,7 +128,6 @@ func statusField(status, name string) string {
 	return ""
 }
 
-// TestExecPassesSignalsOn: what asks berth exec to end asks the command.
 // TestExecWithPtrace: no command is started in a task with CAP_SYS_PTRACE, which could trace the OCI runtime.
 func TestExecWithPtrace(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
@@ -143,6 +142,28 @@ func TestExecWithPtrace(t *testing.T) {
 	})
 }
 
+// TestExecWithoutFirstThread: a task whose first thread has ended runs, and no OCI runtime can execute a command in it:
+// the kernel has no namespaces and no root for the process any more.
+func TestExecWithoutFirstThread(t *testing.T) {
+	program, err := shared.Compile("first_thread_ends", "testdata/first_thread_ends.c", "-static", "-pthread")
+	rig.Must(t, err)
+	everywhere(t, func(t *testing.T, s server) {
+		s.detach(t, "--name", "threads", "-v", program+":/threads", rig.ImagePath(t, "busybox"), "/threads")
+		pid := strings.TrimSpace(s.Do(t, s.Berth, "inspect", "--format", "{{.State.Pid}}", "threads"))
+		rig.WaitUntil(t, "the first thread has ended", func() bool {
+			_, err := os.Readlink("/proc/" + pid + "/root")
+			return err != nil
+		})
+		if list := s.RunBerth(t, "ps", "--filter", "name=threads"); !strings.Contains(list.Out, " up ") {
+			t.Errorf("%+v", list)
+		}
+		s.fails(t, 125, "task threads: it runs, but the first thread of its first process has ended; the kernel lets no command into such a container",
+			"exec", "threads", "true")
+		s.prints(t, "threads\n", "stop", "threads")
+	})
+}
+
+// TestExecPassesSignalsOn: what asks berth exec to end asks the command.
 func TestExecPassesSignalsOn(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
 		s.run(t, "--name", "signalled", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
