@@ -107,8 +107,11 @@ func TestGangStartStopped(t *testing.T) {
 		says  string
 	}{
 		{
-			"detached", []string{"-d"}, func(*os.Process) {},
-			[]int{125}, "berth: rank-1: another process stopped it before it had started\n",
+			"detached",
+			[]string{"-d"},
+			func(*os.Process) {},
+			[]int{125},
+			"berth: rank-1: another process stopped it before it had started\n",
 		},
 		{"interrupted", nil, func(p *os.Process) { rig.Must(t, p.Signal(os.Interrupt)) }, []int{130, 125}, "berth: "},
 	} {
