@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/netdev"
+	"github.com/berth-gpu/berth/isolation/deviceguard"
 )
 
 // RefreshCDI reads the host's CDI specs by calling read, and stores the list of other
@@ -51,68 +51,80 @@ func (n *Node) ListCDIDevices(ctx context.Context) (foreign.Registry, error) {
 }
 
 // CheckCDI returns an error if no container can be given the named device of the
-// registry, whatever policy allows.
+// registry, whatever policy allows: it asks for what berth can't do, or brings a node of a
+// GPU or an RDMA adapter that only a lease of that device opens.
 func (n *Node) CheckCDI(r foreign.Registry, name string) error {
-	majors, err := gpu.ReadMajors(n.config.GPUHost())
-	if err == nil {
-		_, err = resolveCDI(r, []string{name}, majors)
-	}
-	return err
-}
-
-// resolveCDI returns the edits for other vendors' devices. A device of a driver whose
-// devices berth leases as GPUs is an error.
-func resolveCDI(r foreign.Registry, names []string, majors []gpu.Major) (edits.Edits, error) {
-	e, err := r.Resolve(names)
+	e, err := r.Resolve([]string{name})
 	if err != nil {
-		return edits.Edits{}, err
+		return err
 	}
-	return e, checkNotLeased(names, e.Nodes, majors)
+	inv, majors, err := n.readGuarded()
+	if err != nil {
+		return err
+	}
+	guarded, err := n.guard.GuardedNumbers(inv, majors)
+	if err != nil {
+		return err
+	}
+	return checkNotGuarded(name, e.Nodes, guarded)
 }
 
-// checkNotLeased refuses nodes of the drivers whose devices berth leases as GPUs and
-// slices: under a CDI name they would reach a container without a lease. NVIDIA's tools
-// write such specs on every server.
-func checkNotLeased(names []string, nodes []edits.Node, majors []gpu.Major) error {
+// checkNotGuarded refuses a CDI device that would open the guarded nodes without a lease of the
+// devices that they belong to. NVIDIA's tools write such specs on every server.
+func checkNotGuarded(name string, nodes []edits.Node, guarded []deviceguard.Number) error {
 	for _, n := range nodes {
-		for _, m := range majors {
-			if n.Type == "c" && n.Major == int64(m.Number) && gpu.IsLeased(m.Name) {
-				return fmt.Errorf("CDI device %s: its node %s belongs to %s, whose devices are leased as GPUs: ask for those",
-					strings.Join(names, ", "), n.Path, m.Name)
-			}
+		if n.Type == "c" && slices.ContainsFunc(guarded, func(g deviceguard.Number) bool {
+			return n.Major == int64(g.Major) && (g.Minor == deviceguard.AnyMinor || n.Minor == int64(g.Minor))
+		}) {
+			return fmt.Errorf("CDI device %s: its node %s (%s) belongs to a GPU or an RDMA NIC, which berth leases: request that instead (berth run --gpus, --nics)",
+				name, n.Path, n.Number())
 		}
 	}
 	return nil
 }
 
 // inventoryWithCDI returns the inventory for a request that names CDI devices. A name that
-// no spec defines is an error that gives the likely reason.
+// no spec defines is an error that gives the likely reason, and so is a device that no container can be given.
 func (n *Node) inventoryWithCDI(ctx context.Context, ask request.Request) (gpu.Inventory, error) {
-	names := ask.CDI()
 	r, err := n.ListCDIDevices(ctx)
 	if err != nil {
 		return gpu.Inventory{}, err
 	}
-	for _, name := range names {
-		if _, _, err := r.Find(name); err != nil {
+	inv, noGPUs := n.readInventory(ctx) // renews the snapshot, by which CheckCDI knows the nodes of GPUs
+	for _, name := range ask.CDI() {
+		if err := n.CheckCDI(r, name); err != nil {
 			return gpu.Inventory{}, err
 		}
 	}
-	inv, err := n.readInventory(ctx)
-	inv.CDI = r.Names()
-	if err != nil && !ask.GPUs() && ask.NICs() == "" {
-		return gpu.Inventory{CDI: inv.CDI}, nil // the request needs no GPU
+	inv.CDI = r.Devices()
+	if noGPUs != nil && !ask.GPUs() && ask.NICs() == "" {
+		return gpu.Inventory{CDI: inv.CDI}, nil
 	}
-	return inv, err
+	return inv, noGPUs
 }
 
-// gatherCDI adds to the plan the edits for other vendors' devices.
-func (n *Node) gatherCDI(ctx context.Context, p *Plan, spec *specs.Spec, names []string) error {
+// gatherCDI adds to the plan the edits for other vendors' devices. A device that has other nodes than when it was
+// leased is an error: another lease may have them.
+func (n *Node) gatherCDI(ctx context.Context, p *Plan, spec *specs.Spec, leased []gpu.Device) error {
 	r, err := n.ListCDIDevices(ctx)
 	if err != nil {
 		return err
 	}
-	devices, err := resolveCDI(r, names, p.Majors)
+	var names []string
+	for _, d := range leased {
+		names = append(names, d.UUID)
+		if err := n.CheckCDI(r, d.UUID); err != nil {
+			return err
+		}
+		now, err := r.Device(d.UUID)
+		if err == nil && now != d && !p.dryRun {
+			err = fmt.Errorf("CDI device %s: its device nodes have changed since it was leased; a new lease brings the new ones", d.UUID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	devices, err := r.Resolve(names)
 	if err != nil {
 		return err
 	}

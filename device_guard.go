@@ -200,24 +200,32 @@ func (n *Node) grantDevices(leases []ledger.Lease) error {
 	return errors.Join(err, g.Close())
 }
 
-// deviceRules returns the device guard's rules for these leases.
-func (n *Node) deviceRules(leases []ledger.Lease) (deviceguard.Rules, error) {
+// readGuarded returns what the guarded nodes depend on: the devices, and the majors by the drivers' names. A stale
+// snapshot will do: the leased devices were in it. Without a snapshot, as at boot, the guard closes the node of every GPU.
+func (n *Node) readGuarded() (gpu.Inventory, map[string]uint32, error) {
 	list, err := gpu.ReadMajors(n.config.GPUHost())
 	if err != nil {
-		return deviceguard.Rules{}, err
+		return gpu.Inventory{}, nil, err
 	}
 	majors := map[string]uint32{}
 	for _, m := range list {
 		majors[m.Name] = m.Number
 	}
-	// A stale snapshot will do: the leased devices were in it. Without a snapshot, as at
-	// boot, the guard closes the node of every GPU.
 	s, err := snapshot.LoadAny(n.config.SnapshotPath())
 	if err != nil && !errors.Is(err, snapshot.ErrStale) {
-		return deviceguard.Rules{}, err
+		return gpu.Inventory{}, nil, err
 	}
 	s.Inventory.ExclusiveNICs = n.config.Policy.NICs == "exclusive"
-	rules, err := n.guard.HostRules(s.Inventory, majors, leases, append(slices.Clone(n.config.Guard.Exempt), nvmlCgroup))
+	return s.Inventory, majors, nil
+}
+
+// deviceRules returns the device guard's rules for these leases.
+func (n *Node) deviceRules(leases []ledger.Lease) (deviceguard.Rules, error) {
+	inv, majors, err := n.readGuarded()
+	if err != nil {
+		return deviceguard.Rules{}, err
+	}
+	rules, err := n.guard.HostRules(inv, majors, leases, append(slices.Clone(n.config.Guard.Exempt), nvmlCgroup))
 	rules.RootAllowed = n.config.Guard.Root != "deny"
 	rules.PIDNamespace = n.config.GPUHost().ProcPath("1/ns/pid")
 	if _, err := os.Stat(rules.PIDNamespace); errors.Is(err, fs.ErrPermission) {

@@ -20,13 +20,12 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// splitDevices splits leased devices into GPUs and slices, RDMA adapters, and the names of
-// other vendors' devices.
-func splitDevices(leased []gpu.Device) (gpus, nics []gpu.Device, named []string) {
+// splitDevices splits leased devices into GPUs and slices, RDMA adapters, and other vendors' devices.
+func splitDevices(leased []gpu.Device) (gpus, nics, named []gpu.Device) {
 	for _, d := range leased {
 		switch {
 		case d.IsCDI():
-			named = append(named, d.UUID)
+			named = append(named, d)
 		case d.IsNIC():
 			if !slices.Contains(nics, d) { // several parts of a gang can share an adapter
 				nics = append(nics, d)

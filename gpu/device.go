@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -73,16 +74,29 @@ type Device struct {
 	Node string `json:"node,omitempty"`
 	// Shared is set for a NIC that several leases may hold at the same time.
 	Shared bool `json:"shared,omitempty"`
+	// Nodes are the device nodes of a CDI device that its holder has alone, and CommonNodes those
+	// that all devices of its CDI spec bring, as [JoinNodes] writes them.
+	Nodes       string `json:"nodes,omitempty"`
+	CommonNodes string `json:"common_nodes,omitempty"`
 }
 
 // Conflicts reports whether a and b can't be leased to two holders: they are the same
-// device, or one is a slice of the other. Two slices of one GPU don't conflict, nor
-// does a NIC with itself if both share it.
+// device, one is a slice of the other, or one has a node alone that the other brings too.
+// Two slices of one GPU don't conflict, nor does a NIC with itself if both share it.
 func (d Device) Conflicts(e Device) bool {
 	if d.Shared && e.Shared {
 		return false
 	}
-	return d.UUID == e.UUID || d.UUID == e.Parent || d.Parent == e.UUID
+	return d.UUID == e.UUID || d.UUID == e.Parent || d.Parent == e.UUID || d.hasAlone(e) || e.hasAlone(d)
+}
+
+// hasAlone reports whether e brings a node that only the holder of d may have.
+func (d Device) hasAlone(e Device) bool {
+	if d.Nodes == "" || e.Nodes == "" && e.CommonNodes == "" {
+		return false
+	}
+	brings := append(strings.Split(e.Nodes, ","), strings.Split(e.CommonNodes, ",")...)
+	return slices.ContainsFunc(strings.Split(d.Nodes, ","), func(node string) bool { return slices.Contains(brings, node) })
 }
 
 // Device returns the whole GPU as something that can be leased.
@@ -121,8 +135,13 @@ func (d Device) gpuUUID() string {
 // IsCDI reports whether the device is another vendor's, known by its CDI name.
 func (d Device) IsCDI() bool { return strings.Contains(d.UUID, "/") }
 
-// CDIDevice returns another vendor's device as something that can be leased.
+// CDIDevice returns another vendor's device, without its nodes, as something that can be leased.
 func CDIDevice(name string) Device {
 	kind, _, _ := strings.Cut(name, "=")
 	return Device{UUID: name, Index: name, Model: kind}
+}
+
+// JoinNodes returns device numbers such as "c 240:7" as the text of [Device.Nodes], the same for the same set.
+func JoinNodes(numbers []string) string {
+	return strings.Join(slices.Compact(slices.Sorted(slices.Values(numbers))), ",")
 }

@@ -28,9 +28,9 @@ type Inventory struct {
 	// NVSwitches counts the NVSwitch devices of the node.
 	NVSwitches int        `json:"nvswitches,omitempty"`
 	NUMA       []NUMANode `json:"numa,omitempty"`
-	// CDI are the names of other vendors' devices that can be requested now. Discovery leaves them
-	// nil; they are looked up for a request that names one.
-	CDI []string `json:"-"`
+	// CDI are other vendors' devices that can be requested now. Discovery leaves them nil; they are
+	// looked up for a request that names one.
+	CDI []Device `json:"-"`
 	// FeatureNodes are the nodes that features stand for, sorted by feature, major and minor.
 	FeatureNodes []FeatureNode `json:"extras,omitempty"`
 	// ExclusiveNICs is the admin's policy that a NIC has one holder at a time. Discovery doesn't

@@ -106,13 +106,3 @@ func AcceleratorMajors(host []Major) map[int64]bool {
 	}
 	return all
 }
-
-// IsLeased reports whether the device nodes of the driver with this name belong to devices that
-// berth leases exclusively: GPUs and their slices.
-func IsLeased(name string) bool {
-	switch name {
-	case "nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset", "nvidia-caps":
-		return true
-	}
-	return false
-}

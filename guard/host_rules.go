@@ -30,29 +30,13 @@ const (
 //
 // A lease whose cgroup doesn't exist has no entry.
 func (g Guard) HostRules(inv gpu.Inventory, majors map[string]uint32, leases []ledger.Lease, exempt []string) (deviceguard.Rules, error) {
-	r := deviceguard.Rules{
-		Guarded: []deviceguard.Number{{Major: majorNVIDIA, Minor: deviceguard.AnyMinor}},
-		Cgroups: map[uint64]deviceguard.Entry{},
+	guarded, err := g.GuardedNumbers(inv, majors)
+	if err != nil {
+		return deviceguard.Rules{}, err
 	}
+	r := deviceguard.Rules{Guarded: guarded, Cgroups: map[uint64]deviceguard.Entry{}}
 	for minor := uint32(firstShared); minor <= lastShared; minor++ {
 		r.Open = append(r.Open, deviceguard.Number{Major: majorNVIDIA, Minor: minor})
-	}
-	if major, ok := majors["nvidia-caps"]; ok {
-		r.Guarded = append(r.Guarded, deviceguard.Number{Major: major, Minor: deviceguard.AnyMinor})
-	}
-	for _, one := range inv.GPUs {
-		r.Guarded = append(r.Guarded, graphicsNumbers(one, majors)...)
-	}
-	adapters := map[string][]deviceguard.Number{} // by UUID
-	if inv.ExclusiveNICs {
-		for _, n := range inv.NICs {
-			number, err := g.verbsNumber(n)
-			if err != nil {
-				return r, err
-			}
-			r.Guarded = append(r.Guarded, number...)
-			adapters[n.Device(false).UUID] = number
-		}
 	}
 	for _, path := range exempt {
 		id, err := g.Cgroups.ID(path)
@@ -82,11 +66,42 @@ func (g Guard) HostRules(inv gpu.Inventory, majors map[string]uint32, leases []l
 		e := r.Cgroups[id] // a cgroup may have several leases
 		e.Kind = deviceguard.Lease
 		for _, d := range l.Devices {
-			e.Devices = append(append(e.Devices, adapters[d.UUID]...), leasedNumbers(inv, majors, d)...)
+			if nic, ok := inv.NIC(d); ok && inv.ExclusiveNICs {
+				number, err := g.verbsNumber(nic)
+				if err != nil {
+					return r, err
+				}
+				e.Devices = append(e.Devices, number...)
+			}
+			e.Devices = append(e.Devices, leasedNumbers(inv, majors, d)...)
 		}
 		r.Cgroups[id] = e
 	}
 	return r, nil
+}
+
+// GuardedNumbers returns the nodes of the devices that are leased to one holder at a time: of all GPUs, also of those
+// that appear later, with the capability nodes of MIG and the graphics nodes, and of RDMA adapters if these are leased
+// exclusively.
+func (g Guard) GuardedNumbers(inv gpu.Inventory, majors map[string]uint32) ([]deviceguard.Number, error) {
+	all := []deviceguard.Number{{Major: majorNVIDIA, Minor: deviceguard.AnyMinor}}
+	if major, ok := majors["nvidia-caps"]; ok {
+		all = append(all, deviceguard.Number{Major: major, Minor: deviceguard.AnyMinor})
+	}
+	for _, one := range inv.GPUs {
+		all = append(all, graphicsNumbers(one, majors)...)
+	}
+	if !inv.ExclusiveNICs {
+		return all, nil
+	}
+	for _, n := range inv.NICs {
+		number, err := g.verbsNumber(n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, number...)
+	}
+	return all, nil
 }
 
 // HostGuarded reports whether the device guard is on.

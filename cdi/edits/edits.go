@@ -13,6 +13,7 @@ package edits
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -103,6 +104,9 @@ type Rule struct {
 	Major, Minor int64
 	Access       string
 }
+
+// Number returns the type and the numbers of the device: "c 195:0".
+func (n Node) Number() string { return fmt.Sprintf("%s %d:%d", n.Type, n.Major, n.Minor) }
 
 // Rule is the rule that allows the node's Access.
 func (n Node) Rule() Rule {

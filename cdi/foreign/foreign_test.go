@@ -13,6 +13,7 @@ import (
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
 )
 
 func registry() Registry {
@@ -232,4 +233,36 @@ func FuzzResolve(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestDevice: a device's own nodes are its holder's alone, by their numbers, but for those that the spec has for all of
+// its devices and those that give access to nothing by themselves.
+func TestDevice(t *testing.T) {
+	node := func(path, host string) *cdispecs.DeviceNode { return &cdispecs.DeviceNode{Path: path, HostPath: host} }
+	r := Registry{Specs: []Spec{{
+		Path: "/etc/cdi/npu.yaml", Kind: "v/npu",
+		Edits: cdispecs.ContainerEdits{DeviceNodes: []*cdispecs.DeviceNode{node("/dev/ctl", "/dev/null")}},
+		Devices: []Device{
+			{Name: "one", Edits: cdispecs.ContainerEdits{DeviceNodes: []*cdispecs.DeviceNode{
+				node("/dev/npu0", "/dev/zero"), {Path: "/dev/npu1", Type: "u", Major: 240, Minor: 7}, node("/dev/again", "/dev/zero"), node("/dev/ctl", "/dev/null"),
+			}}},
+			{Name: "none", Edits: cdispecs.ContainerEdits{Env: []string{"A=b"}}},
+			{Name: "gone", Edits: cdispecs.ContainerEdits{DeviceNodes: []*cdispecs.DeviceNode{node("/dev/x", "/dev/no/such")}}},
+		},
+	}}}
+	device := func(name, nodes string) gpu.Device {
+		d := gpu.CDIDevice("v/npu=" + name)
+		d.Nodes, d.CommonNodes = nodes, "c 1:3"
+		return d
+	}
+	one, none := device("one", "c 1:5,c 240:7"), device("none", "")
+	if got, err := r.Device("v/npu=one"); err != nil || got != one {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if _, err := r.Device("v/npu=gone"); err == nil || !strings.Contains(err.Error(), "CDI device v/npu=gone (/etc/cdi/npu.yaml): node /dev/no/such") {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]gpu.Device{one, none, gpu.CDIDevice("v/npu=gone")}, r.Devices()); diff != "" {
+		t.Error(diff)
+	}
 }

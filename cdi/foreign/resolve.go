@@ -12,6 +12,7 @@ import (
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
 )
 
 // Resolve returns what a container of the named devices needs, in full: nodes, mounts, environment,
@@ -39,6 +40,64 @@ func (r Registry) Resolve(names []string) (edits.Edits, error) {
 		}
 	}
 	return all, nil
+}
+
+// Device returns the named device as something that can be leased. Its holder has the nodes of the device's own
+// edits alone, but for those that the spec lists for all of its devices and those of [controlNodes].
+func (r Registry) Device(name string) (gpu.Device, error) {
+	s, d, err := r.Find(name)
+	if err != nil {
+		return gpu.Device{}, err
+	}
+	own, err := listNumbers(d.Edits)
+	if err != nil {
+		return gpu.Device{}, fmt.Errorf("CDI device %s (%s): %w", name, s.Path, err)
+	}
+	common, err := listNumbers(s.Edits)
+	if err != nil {
+		return gpu.Device{}, fmt.Errorf("CDI device %s (%s): %w", name, s.Path, err)
+	}
+	device, control := gpu.CDIDevice(name), controlNodes()
+	device.Nodes = gpu.JoinNodes(slices.DeleteFunc(own, func(n string) bool { return slices.Contains(control, n) || slices.Contains(common, n) }))
+	device.CommonNodes = gpu.JoinNodes(slices.DeleteFunc(common, func(n string) bool { return slices.Contains(control, n) }))
+	return device, nil
+}
+
+// Devices returns all devices, in the order of the registry. A device of which a node can't be read, and which can't be
+// leased therefore, is without nodes.
+func (r Registry) Devices() []gpu.Device {
+	all := []gpu.Device{}
+	for _, name := range r.Names() {
+		d, err := r.Device(name)
+		if err != nil {
+			d = gpu.CDIDevice(name)
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// listNumbers returns the device numbers of the nodes, such as "c 240:7".
+func listNumbers(c cdispecs.ContainerEdits) (all []string, err error) {
+	for _, d := range c.DeviceNodes {
+		n, err := toNode(*d)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, n.Number())
+	}
+	return all, nil
+}
+
+// controlNodes returns the numbers of nodes that vendors list with each of their devices, and that give access to no
+// device by themselves: AMD's compute interface, the RDMA connection manager and the containers of VFIO.
+func controlNodes() (all []string) {
+	for _, path := range []string{"/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio", "/dev/iommu"} {
+		if n, err := toNode(cdispecs.DeviceNode{Path: path}); err == nil {
+			all = append(all, n.Number())
+		}
+	}
+	return all
 }
 
 // addEdits merges one set of container edits into those that there are. A variable that

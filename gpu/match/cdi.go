@@ -12,10 +12,15 @@ import (
 func (inv node) cdiDevices(r request.Request) ([]gpu.Device, error) {
 	var all []gpu.Device
 	for _, name := range r.CDI() {
-		if inv.CDI != nil && !slices.Contains(inv.CDI, name) {
-			return nil, unknownError(r, "node has no CDI device "+name, name, inv.CDI)
+		i := slices.IndexFunc(inv.CDI, func(d gpu.Device) bool { return d.UUID == name })
+		switch {
+		case i >= 0:
+			all = append(all, inv.CDI[i])
+		case inv.CDI == nil:
+			all = append(all, gpu.CDIDevice(name))
+		default:
+			return nil, unknownError(r, "node has no CDI device "+name, name, deviceNames(inv.CDI))
 		}
-		all = append(all, gpu.CDIDevice(name))
 	}
 	return all, nil
 }
@@ -39,4 +44,22 @@ func (inv node) matchCDI(r request.Request, taken []gpu.Device) ([]gpu.Device, e
 		}
 	}
 	return wanted, nil
+}
+
+// checkCDIOfParts refuses a gang of which two parts would share a CDI device.
+func (inv node) checkCDIOfParts(r request.Request, parts []request.Request) error {
+	var before []gpu.Device
+	for _, p := range parts {
+		devices, err := inv.cdiDevices(p)
+		if err != nil {
+			return ofRequest(r, err)
+		}
+		for _, d := range devices {
+			if i := slices.IndexFunc(before, d.Conflicts); i >= 0 {
+				return contradictionError(r, "two parts of the gang name "+before[i].UUID+" and "+d.UUID+", which share a device node")
+			}
+		}
+		before = append(before, devices...)
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package match
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 func TestMatchCDI(t *testing.T) {
 	inv := gpu.Inventory{
 		GPUs: []gpu.GPU{{UUID: "GPU-0", Index: 0}, {UUID: "GPU-1", Index: 1}},
-		CDI:  []string{"v/c=a", "v/c=b"},
+		CDI:  []gpu.Device{gpu.CDIDevice("v/c=a"), gpu.CDIDevice("v/c=b")},
 	}
 	a := gpu.CDIDevice("v/c=a")
 	tests := []struct {
@@ -64,7 +65,7 @@ func TestCandidatesOfCDINotLookedUp(t *testing.T) {
 
 // Adding a CDI device to a request never changes which GPUs it gets.
 func TestMatchCDIChangesNothing(t *testing.T) {
-	inv := gpu.Inventory{CDI: []string{"v/c=a"}}
+	inv := gpu.Inventory{CDI: []gpu.Device{gpu.CDIDevice("v/c=a")}}
 	for i := range 8 {
 		inv.GPUs = append(inv.GPUs, gpu.GPU{UUID: "GPU-" + string(rune('a'+i)), Index: i})
 	}
@@ -87,4 +88,63 @@ func TestMatchCDIChangesNothing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whatever devices the host's CDI specs define, and in whatever order they are requested: no node that one holder's
+// device lists as its own is brought by another holder's device, and a device is refused for no other reason.
+func TestNodesOfCDIDevicesHaveOneHolder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"c 1:0", "c 1:1", "c 1:2", "c 1:10", "b 1:0", "c 11:0"}), 0, 3, rapid.ID)
+		var inv gpu.Inventory
+		var requests []string
+		for i := range rapid.IntRange(1, 6).Draw(t, "devices") {
+			d := gpu.CDIDevice("v/c=" + string(rune('a'+i)))
+			d.Nodes, d.CommonNodes = gpu.JoinNodes(nodes.Draw(t, "own")), gpu.JoinNodes(nodes.Draw(t, "common"))
+			inv.CDI, requests = append(inv.CDI, d), append(requests, d.UUID)
+		}
+		requests = append(requests, "v/c=a", "v/c=b;v/c=a")
+		var held []gpu.Device
+		for _, text := range rapid.Permutation(requests).Draw(t, "requests") {
+			got, err := Choose(inv, mustParseRapid(t, text), held)
+			wanted, clash := named(inv, text), false
+			for i, d := range wanted {
+				clash = clash || d == gpu.Device{} || slices.ContainsFunc(slices.Concat(held, wanted[:i]), func(h gpu.Device) bool { return excludes(d, h) })
+			}
+			if clash != (err != nil) || err == nil && !slices.Equal(got, wanted) {
+				t.Fatalf("%s beside %v: got %v, %v", text, held, got, err)
+			}
+			held = append(held, got...)
+		}
+	})
+}
+
+// named returns the devices that a request of CDI names asks for, each as the zero device if there is none.
+func named(inv gpu.Inventory, text string) (all []gpu.Device) {
+	for name := range strings.SplitSeq(text, ";") {
+		var found gpu.Device
+		for _, d := range inv.CDI {
+			if d.UUID == name {
+				found = d
+			}
+		}
+		all = append(all, found)
+	}
+	return all
+}
+
+// excludes is the rule, node by node.
+func excludes(a, b gpu.Device) bool {
+	if a.UUID == b.UUID {
+		return true
+	}
+	for _, pair := range [][2]gpu.Device{{a, b}, {b, a}} {
+		for own := range strings.SplitSeq(pair[0].Nodes, ",") {
+			for other := range strings.SplitSeq(pair[1].Nodes+","+pair[1].CommonNodes, ",") {
+				if own != "" && own == other {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }

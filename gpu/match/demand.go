@@ -43,6 +43,9 @@ func (inv node) shareGPUs(r request.Request, parts []request.Request, taken []gp
 // checkPossible returns all demands, the demands that name no devices (open), and the devices that
 // the others name. It fails if the request couldn't be granted even if nothing were taken.
 func (inv node) checkPossible(r request.Request, parts []request.Request) (demands, open []*demand, named []gpu.Device, err error) {
+	if err = inv.checkCDIOfParts(r, parts); err != nil {
+		return nil, nil, nil, err
+	}
 	if demands, err = inv.groupDemands(r, parts); err != nil {
 		return nil, nil, nil, err
 	}

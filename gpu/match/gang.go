@@ -10,11 +10,13 @@ import (
 // matchGang is Choose for a gang: the parts' devices one after the other.
 func (inv node) matchGang(r request.Request, taken []gpu.Device) ([]gpu.Device, error) {
 	parts := r.Parts()
-	for _, p := range parts {
+	named := make([][]gpu.Device, len(parts))
+	for i, p := range parts {
 		if _, _, err := inv.nicPool(p); err != nil {
 			return nil, ofRequest(r, err)
 		}
-		if _, err := inv.matchCDI(p, taken); err != nil {
+		var err error
+		if named[i], err = inv.matchCDI(p, taken); err != nil {
 			return nil, ofRequest(r, err)
 		}
 	}
@@ -27,11 +29,8 @@ func (inv node) matchGang(r request.Request, taken []gpu.Device) ([]gpu.Device, 
 		return nil, ofRequest(r, err)
 	}
 	var all []gpu.Device
-	for i, p := range parts {
-		all = append(all, shares[i]...)
-		for _, name := range p.CDI() {
-			all = append(all, gpu.CDIDevice(name))
-		}
+	for i := range parts {
+		all = append(append(all, shares[i]...), named[i]...)
 		for _, n := range nics[i] {
 			if !slices.Contains(all, n) {
 				all = append(all, n)

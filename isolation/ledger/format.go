@@ -368,7 +368,7 @@ func readRecord(raw []byte) (record, error) {
 // inner is the indent of a lease's own fields.
 const inner = indent + "  "
 
-// devices returns the fields that Device.Conflicts needs: UUID, parent, node and shared. ok is false
+// devices returns the fields that Device.Conflicts needs: UUID, parent, nodes and shared. ok is false
 // if they can't be found without decoding the lease; the caller then uses readLease, which also
 // reports errors.
 func (r record) devices() ([]gpu.Device, bool) {
@@ -380,18 +380,31 @@ func (r record) devices() ([]gpu.Device, bool) {
 	var ds []gpu.Device
 	for line := range bytes.Lines(list) {
 		line = bytes.TrimLeft(line, " ")
-		if v, found := bytes.CutPrefix(line, []byte(`"uuid": "`)); found {
-			ds = append(ds, gpu.Device{UUID: readPlainString(v)})
-			ok = ok && ds[len(ds)-1].UUID != ""
-		} else if v, found := bytes.CutPrefix(line, []byte(`"parent": "`)); found && len(ds) > 0 {
-			ds[len(ds)-1].Parent = readPlainString(v)
-			ok = ok && ds[len(ds)-1].Parent != ""
-		} else if v, found := bytes.CutPrefix(line, []byte(`"node": "`)); found && len(ds) > 0 {
-			ds[len(ds)-1].Node = readPlainString(v)
-			ok = ok && ds[len(ds)-1].Node != ""
-		} else if bytes.HasPrefix(line, []byte(`"shared": true`)) && len(ds) > 0 {
-			ds[len(ds)-1].Shared = true
+		if bytes.HasPrefix(line, []byte(`"uuid": `)) {
+			ds = append(ds, gpu.Device{})
 		}
+		if len(ds) == 0 {
+			continue
+		}
+		d, field := &ds[len(ds)-1], (*string)(nil)
+		name, value, _ := bytes.Cut(line, []byte(`": "`))
+		switch string(name) {
+		case `"uuid`:
+			field = &d.UUID
+		case `"parent`:
+			field = &d.Parent
+		case `"node`:
+			field = &d.Node
+		case `"nodes`:
+			field = &d.Nodes
+		case `"common_nodes`:
+			field = &d.CommonNodes
+		default:
+			d.Shared = d.Shared || bytes.HasPrefix(line, []byte(`"shared": true`))
+			continue
+		}
+		*field = readPlainString(value)
+		ok = ok && *field != ""
 	}
 	return ds, ok && len(ds) > 0
 }

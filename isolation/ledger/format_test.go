@@ -151,6 +151,7 @@ func TestDevicesWithoutDecoding(t *testing.T) {
 				UUID: text.Draw(t, "uuid"), Parent: rapid.OneOf(rapid.Just(""), text).Draw(t, "parent"),
 				Index: text.Draw(t, "index"), Model: text.Draw(t, "model"), Profile: text.Draw(t, "profile"),
 				Shared: rapid.Bool().Draw(t, "shared"),
+				Nodes:  rapid.OneOf(rapid.Just(""), text).Draw(t, "nodes"), CommonNodes: rapid.OneOf(rapid.Just(""), text).Draw(t, "common"),
 			}
 		})
 		s := sample()
@@ -172,7 +173,7 @@ func TestDevicesWithoutDecoding(t *testing.T) {
 		}
 		var want []gpu.Device
 		for _, d := range lease.Devices {
-			want = append(want, gpu.Device{UUID: d.UUID, Parent: d.Parent, Shared: d.Shared})
+			want = append(want, gpu.Device{UUID: d.UUID, Parent: d.Parent, Shared: d.Shared, Nodes: d.Nodes, CommonNodes: d.CommonNodes})
 		}
 		if diff := cmp.Diff(want, ds); diff != "" {
 			t.Fatal(diff)

@@ -122,11 +122,128 @@ func TestCDIPastTheLedger(t *testing.T) {
 	n.cdi("nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}\n")
 	config := configured(t, "[policy]\ncdi = ['*']\n")
 	n.berth("--config", config, "run", "--gpus", "nvidia.com/gpu=0", image(), "true").fails(125,
-		"berth: CDI device nvidia.com/gpu=0: its node /dev/nvidia0 belongs to nvidia, whose devices are leased as GPUs: ask for those")
+		"berth: CDI device nvidia.com/gpu=0: its node /dev/nvidia0 (c 195:0) belongs to a GPU or an RDMA NIC, which berth leases: request that instead (berth run --gpus, --nics)")
 	n.berth("--config", config, "leases").is(0, "there are no leases and no waiting requests\n", "")
 	n.berth("--config", config, "cdi", "list").is(0,
 		"DEVICE            STATE    HOLDER  SPEC\nnvidia.com/gpu=0  refused  -       /etc/cdi/nvidia.yaml\n", "")
-	if list := n.berth("--config", config, "cdi", "list", "--json"); !strings.Contains(list.stdout, `"reason": "CDI device nvidia.com/gpu=0: its node /dev/nvidia0 belongs to nvidia,`) {
+	if list := n.berth("--config", config, "cdi", "list", "--json"); !strings.Contains(list.stdout, `"reason": "CDI device nvidia.com/gpu=0: its node /dev/nvidia0 (c 195:0) belongs to a GPU`) {
 		t.Errorf("list: %s%s", list.stdout, list.stderr)
 	}
+}
+
+// TestCDIDeviceOfTwoNames: a device is leased once, by whichever of its names, and also when the spec of the name
+// that it was leased by has been removed. What all devices of a spec share is nobody's.
+func TestCDIDeviceOfTwoNames(t *testing.T) {
+	t.Parallel()
+	n := newDiscoveredNode(t, "dgx-h100")
+	n.run("sh", "-c", "mknod /dev/npu0 c 511 0 && mknod /dev/npu1 c 511 1 && mknod /dev/npuctl c 511 255 && ln -s /dev /dev/by-path").is(0, "", "")
+	n.cdi("acme.yaml", `cdiVersion: "0.7.0"
+kind: acme.example/npu
+containerEdits: {deviceNodes: [{path: /dev/npuctl}]}
+devices:
+- name: "0"
+  containerEdits: {deviceNodes: [{path: /dev/npu0}, {path: /dev/infiniband/rdma_cm}]}
+- name: "1"
+  containerEdits: {deviceNodes: [{path: /dev/npu1}, {path: /dev/infiniband/rdma_cm}]}
+- name: all
+  containerEdits: {deviceNodes: [{path: /dev/npu0}, {path: /dev/npu1}]}
+`)
+	n.cdi("other.yaml", `cdiVersion: "0.7.0"
+kind: other.example/npu
+devices:
+- name: path
+  containerEdits: {deviceNodes: [{path: /dev/x, hostPath: /dev/by-path/npu0}]}
+- name: number
+  containerEdits: {deviceNodes: [{path: /dev/x, type: c, major: 511, minor: 0}]}
+- name: control
+  containerEdits: {deviceNodes: [{path: /dev/npuctl}]}
+`)
+	n.cdi("wide.yaml", `cdiVersion: "0.7.0"
+kind: wide.example/npu
+containerEdits: {deviceNodes: [{path: /dev/npu0}]}
+devices:
+- name: only
+  containerEdits: {env: [A=b]}
+`)
+	config := configured(t, "[policy]\ncdi = ['*']\n")
+	run := func(name string) result {
+		t.Helper()
+		return n.berth("--config", config, "run", "--gpus", name, image(), "true")
+	}
+	held := func(name string) {
+		t.Helper()
+		run(name).fails(75, "berth: request "+name+": 1 asked, 0 of 1 free; held: GPU acme.example/npu=0 by alloc sleep since TIME; wait for them with --wait, or see berth leases")
+	}
+	holder := n.start("berth", "--config", config, "alloc", "acme.example/npu=0", "--", "sleep", "1000")
+	n.waitForLeases(1)
+	for _, name := range []string{"acme.example/npu=0", "acme.example/npu=all", "other.example/npu=path", "other.example/npu=number", "wide.example/npu=only", "other.example/npu=control"} {
+		held(name)
+	}
+	run("acme.example/npu=1").is(0, "", "")
+	if list := n.berth("--config", config, "cdi", "list"); !strings.Contains(list.stdout, "acme.example/npu=all       leased  alloc sleep  /etc/cdi/acme.yaml\n") ||
+		!strings.Contains(list.stdout, "acme.example/npu=1         free    -            /etc/cdi/acme.yaml\n") {
+		t.Errorf("list: %s%s", list.stdout, list.stderr)
+	}
+	n.run("rm", "/etc/cdi/acme.yaml").is(0, "", "")
+	held("other.example/npu=number")
+	holder.signal(syscall.SIGTERM)
+	holder.wait()
+	run("other.example/npu=number").is(0, "", "")
+	n.checkClean(t)
+}
+
+// TestCDIDeviceInsideLease: a task inside a lease gets the lease's CDI devices and no others, and no nodes that a
+// changed spec gives them meanwhile.
+func TestCDIDeviceInsideLease(t *testing.T) {
+	t.Parallel()
+	n := newDiscoveredNode(t, "one-gpu")
+	config := configured(t, "[policy]\ncdi = ['*']\n")
+	spec := func(minor string) string {
+		return `{"cdiVersion":"0.7.0","kind":"acme.example/npu","devices":[{"name":"0","containerEdits":{"deviceNodes":[{"path":"/dev/npu","type":"c","major":511,"minor":` + minor + `}]}}]}`
+	}
+	n.cdi("acme.json", spec("0"))
+	inner := []string{"berth", "--config", config, "run", "--gpus", "acme.example/npu=0", image(), "stat", "-c", "%t:%T", "/dev/npu"}
+	n.berth(append([]string{"--config", config, "alloc", "acme.example/npu=0", "--"}, inner...)...).is(0, "1ff:0\n", "")
+	n.berth(append([]string{"--config", config, "alloc", "1", "--"}, inner...)...).fails(125, "berth: request acme.example/npu=0: the lease ID around this process is without acme.example/npu=0")
+	change := "printf %s \"$0\" >/etc/cdi/acme.json && exec \"$@\""
+	n.berth(append([]string{"--config", config, "alloc", "acme.example/npu=0", "--", "sh", "-c", change, spec("1")}, inner...)...).fails(125,
+		"berth: CDI device acme.example/npu=0: its device nodes have changed since it was leased; a new lease brings the new ones")
+	n.checkClean(t)
+}
+
+// TestCDINodesOfLeasedDevices: no CDI device brings a node of a GPU, or of an RDMA adapter that has one holder at a time.
+func TestCDINodesOfLeasedDevices(t *testing.T) {
+	t.Parallel()
+	n := newDiscoveredNode(t, "dgx-h100")
+	n.run("mknod", "/dev/innocent", "c", "195", "3").is(0, "", "")
+	n.cdi("nodes.yaml", `cdiVersion: "0.7.0"
+kind: acme.example/node
+devices:
+- name: render
+  containerEdits: {deviceNodes: [{path: /dev/dri/renderD130}]}
+- name: card
+  containerEdits: {deviceNodes: [{path: /dev/x, type: c, major: 226, minor: 2}]}
+- name: gpu
+  containerEdits: {deviceNodes: [{path: /dev/x, hostPath: /dev/innocent}]}
+- name: verbs
+  containerEdits: {deviceNodes: [{path: /dev/infiniband/uverbs0}]}
+- name: drm
+  containerEdits: {deviceNodes: [{path: /dev/x, type: c, major: 226, minor: 99}]}
+`)
+	shared, exclusive := configured(t, "[policy]\ncdi = ['*']\n"), configured(t, "[policy]\ncdi = ['*']\nnics = 'exclusive'\n")
+	refused := func(config, name, node string) {
+		t.Helper()
+		text := "berth: CDI device acme.example/node=" + name + ": its node " + node + " belongs to a GPU or an RDMA NIC, which berth leases: request that instead (berth run --gpus, --nics)"
+		n.berth("--config", config, "run", "--gpus", "acme.example/node="+name, image(), "true").fails(125, text)
+		n.berth("--config", config, "alloc", "acme.example/node="+name, "--", "true").fails(125, text)
+	}
+	for _, config := range []string{shared, exclusive} {
+		refused(config, "render", "/dev/dri/renderD130 (c 226:130)")
+		refused(config, "card", "/dev/x (c 226:2)")
+		refused(config, "gpu", "/dev/x (c 195:3)")
+		n.berth("--config", config, "run", "--gpus", "acme.example/node=drm", image(), "true").is(0, "", "")
+	}
+	refused(exclusive, "verbs", "/dev/infiniband/uverbs0 (c 231:192)")
+	n.berth("--config", shared, "run", "--gpus", "acme.example/node=verbs", image(), "true").is(0, "", "")
+	n.checkClean(t)
 }

@@ -36,6 +36,13 @@ func (s sharedLease) Acquire(ctx context.Context, owner ledger.Owner, r request.
 	if f, missing := featureBeyond(held.Features(), r.Features()); missing {
 		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process is without feature %s", r, s.outer.ID, f)
 	}
+	for _, name := range r.CDI() {
+		i := slices.IndexFunc(s.outer.Devices, func(d gpu.Device) bool { return d.UUID == name })
+		if i < 0 {
+			return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process is without %s", r, s.outer.ID, name)
+		}
+		inv.CDI = append(inv.CDI, s.outer.Devices[i])
+	}
 	if r.IsAll() {
 		return lease, nil
 	}

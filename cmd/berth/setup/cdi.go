@@ -108,15 +108,18 @@ func surveyCDI(conf berth.Config, r foreign.Registry, view ledger.View, check fu
 			}
 		}
 	}
+	devices := r.Devices()
 	for _, s := range r.Specs {
-		for _, d := range s.Devices {
-			l.Devices = append(l.Devices, foreignDevice(conf, s, s.Kind+"="+d.Name, view, check))
+		for range s.Devices {
+			l.Devices = append(l.Devices, foreignDevice(conf, s, devices[0], view, check))
+			devices = devices[1:]
 		}
 	}
 	return l
 }
 
-func foreignDevice(conf berth.Config, s foreign.Spec, name string, view ledger.View, check func(name string) error) cdiDevice {
+func foreignDevice(conf berth.Config, s foreign.Spec, device gpu.Device, view ledger.View, check func(name string) error) cdiDevice {
+	name := device.UUID
 	d := cdiDevice{Name: name, State: "free", Spec: s.Path}
 	if !foreign.Allowed(name, conf.Policy.CDI) {
 		d.State = "not allowed"
@@ -124,7 +127,7 @@ func foreignDevice(conf berth.Config, s foreign.Spec, name string, view ledger.V
 		d.State, d.Reason = "refused", err.Error()
 	}
 	for i, lease := range view.Leases {
-		if lease.Live && slices.Contains(lease.Devices, gpu.CDIDevice(name)) {
+		if lease.Live && slices.ContainsFunc(lease.Devices, device.Conflicts) {
 			d.State, d.Reason, d.Lease = "leased", "", &view.Leases[i]
 		}
 	}
