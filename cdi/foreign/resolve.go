@@ -49,32 +49,38 @@ func (r Registry) Device(name string) (gpu.Device, error) {
 	if err != nil {
 		return gpu.Device{}, err
 	}
-	own, err := listNumbers(d.Edits)
-	if err != nil {
-		return gpu.Device{}, fmt.Errorf("CDI device %s (%s): %w", name, s.Path, err)
-	}
-	common, err := listNumbers(s.Edits)
-	if err != nil {
-		return gpu.Device{}, fmt.Errorf("CDI device %s (%s): %w", name, s.Path, err)
-	}
-	device, control := gpu.CDIDevice(name), controlNodes()
-	device.Nodes = gpu.JoinNodes(slices.DeleteFunc(own, func(n string) bool { return slices.Contains(control, n) || slices.Contains(common, n) }))
-	device.CommonNodes = gpu.JoinNodes(slices.DeleteFunc(common, func(n string) bool { return slices.Contains(control, n) }))
-	return device, nil
+	return s.toLeased(d, controlNodes())
 }
 
 // Devices returns all devices, in the order of the registry. A device of which a node can't be read, and which can't be
 // leased therefore, is without nodes.
 func (r Registry) Devices() []gpu.Device {
-	all := []gpu.Device{}
-	for _, name := range r.Names() {
-		d, err := r.Device(name)
-		if err != nil {
-			d = gpu.CDIDevice(name)
+	all, control := []gpu.Device{}, controlNodes()
+	for _, s := range r.Specs {
+		for _, d := range s.Devices {
+			leased, err := s.toLeased(d, control)
+			if err != nil {
+				leased = gpu.CDIDevice(s.Kind + "=" + d.Name)
+			}
+			all = append(all, leased)
 		}
-		all = append(all, d)
 	}
 	return all
+}
+
+func (s Spec) toLeased(d Device, control []string) (gpu.Device, error) {
+	leased := gpu.CDIDevice(s.Kind + "=" + d.Name)
+	own, err := listNumbers(d.Edits)
+	if err != nil {
+		return gpu.Device{}, fmt.Errorf("CDI device %s (%s): %w", leased.UUID, s.Path, err)
+	}
+	common, err := listNumbers(s.Edits)
+	if err != nil {
+		return gpu.Device{}, fmt.Errorf("CDI device %s (%s): %w", leased.UUID, s.Path, err)
+	}
+	leased.Nodes = gpu.JoinNodes(slices.DeleteFunc(own, func(n string) bool { return slices.Contains(control, n) || slices.Contains(common, n) }))
+	leased.CommonNodes = gpu.JoinNodes(slices.DeleteFunc(common, func(n string) bool { return slices.Contains(control, n) }))
+	return leased, nil
 }
 
 // listNumbers returns the device numbers of the nodes, such as "c 240:7".
