@@ -87,12 +87,15 @@ func (d Device) Conflicts(e Device) bool {
 	if d.Shared && e.Shared {
 		return false
 	}
-	return d.UUID == e.UUID || d.UUID == e.Parent || d.Parent == e.UUID || d.hasAlone(e) || e.hasAlone(d)
+	if d.UUID == e.UUID || d.UUID == e.Parent || d.Parent == e.UUID {
+		return true
+	}
+	return (d.Nodes != "" || e.Nodes != "") && (d.hasAlone(e) || e.hasAlone(d)) // few devices have nodes, and a call copies both
 }
 
 // hasAlone reports whether e brings a node that only the holder of d may have.
 func (d Device) hasAlone(e Device) bool {
-	if d.Nodes == "" || e.Nodes == "" && e.CommonNodes == "" {
+	if d.Nodes == "" {
 		return false
 	}
 	brings := append(strings.Split(e.Nodes, ","), strings.Split(e.CommonNodes, ",")...)
