@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 
@@ -65,56 +63,12 @@ func (e *HeldError) Error() string {
 
 func (e *HeldError) Unwrap() []error { return []error{ErrBusy, e.Err} }
 
-// FindHolders returns the processes that hold a lock on a file, as far as they are in this pid
-// namespace. Those that inherited the descriptor hold it too. The kernel lists the locks of a descriptor
-// in its fdinfo; /proc/locks names files by device numbers that stat(2) doesn't show on btrfs and overlayfs.
-//
-// Attributes are read without a request to a file's server: any process can hold a lock on a network file system that
-// doesn't answer.
-func FindHolders(file os.FileInfo) (all []Holder) {
-	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well-formed
-	for _, dir := range processes {
-		if !holdsLock(dir, file) {
-			continue
-		}
-		if h, err := describeHolder(filepath.Base(dir)); err == nil {
-			all = append(all, h)
-		}
-	}
-	return all
-}
-
-// holdsLock reports whether a process, by its directory in procfs, has a descriptor with a lock on the
-// file. A process that has ended meanwhile has none.
-func holdsLock(dir string, file os.FileInfo) bool {
-	descriptors, _ := os.ReadDir(dir + "/fdinfo")
-	for _, d := range descriptors {
-		info, err := smallfile.String(dir + "/fdinfo/" + d.Name())
-		if err != nil || !strings.Contains(info, "FLOCK") {
-			continue
-		}
-		if isSameFile(dir+"/fd/"+d.Name(), file) {
-			return true
-		}
-	}
-	return false
-}
-
-func isSameFile(path string, file os.FileInfo) bool {
-	var open unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &open)
-	want := file.Sys().(*syscall.Stat_t)
-	return err == nil && open.Ino == want.Ino && unix.Mkdev(open.Dev_major, open.Dev_minor) == want.Dev
-}
-
-func describeHolder(pid string) (h Holder, err error) {
-	if h.PID, err = strconv.Atoi(pid); err != nil {
-		return h, err
-	}
+func describeHolder(pid int) (h Holder, err error) {
+	h.PID = pid
 	if h.Start, err = process.Start("/proc", h.PID); err != nil {
 		return h, err
 	}
-	h.Command, h.State = readCommand(pid), Running
+	h.Command, h.State = readCommand(strconv.Itoa(pid)), Running
 	switch {
 	case process.FrozenCgroup("/proc", "", h.PID) != "":
 		h.State = Frozen
@@ -161,10 +115,6 @@ func Break(path string, stuckAfter time.Duration, isOwn func(executable string) 
 		return nil, err
 	}
 	defer f.Close()
-	file, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
 	var ended []Holder
 	found := map[processID]time.Time{} // when each holder was seen first
 	seen := false
@@ -172,7 +122,7 @@ func Break(path string, stuckAfter time.Duration, isOwn func(executable string) 
 		if err := TryAcquire(int(f.Fd()), Exclusive); !errors.Is(err, ErrBusy) {
 			return ended, err
 		}
-		holders, now := FindHolders(file), time.Now()
+		holders, now := FindHolders(int(f.Fd()))[0], time.Now()
 		found = updateFirstSeen(found, holders, now)
 		seen = seen || len(holders) > 0
 		stuck := false
@@ -183,7 +133,7 @@ func Break(path string, stuckAfter time.Duration, isOwn func(executable string) 
 			}
 			stuck = true
 			held := &HeldError{Path: path, Holders: []Holder{h}, Waited: waited}
-			if err := endHolder(h, file, isOwn); err != nil {
+			if err := endHolder(h, int(f.Fd()), isOwn); err != nil {
 				return ended, fmt.Errorf("%w: %w", held, err)
 			}
 			if !containsHolder(ended, h) {
@@ -234,9 +184,9 @@ func containsHolder(all []Holder, h Holder) bool {
 // ErrForeign means that Break may not kill a holder.
 var ErrForeign = errors.New("that is no program of berth's: end it, or have it go on, by hand")
 
-// endHolder kills a holder, if it still holds the lock. A process that is frozen by cgroup version 1 only ends when it
+// endHolder kills a holder, if it still holds the lock of an open file. A process that is frozen by cgroup version 1 only ends when it
 // isn't frozen, so it is moved to the root of the freezer.
-func endHolder(h Holder, file os.FileInfo, isOwn func(string) bool) error {
+func endHolder(h Holder, file int, isOwn func(string) bool) error {
 	fd, err := unix.PidfdOpen(h.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -245,12 +195,12 @@ func endHolder(h Holder, file os.FileInfo, isOwn func(string) bool) error {
 		return fmt.Errorf("open process %d: %w", h.PID, err)
 	}
 	defer unix.Close(fd) //nolint:errcheck // a pidfd
-	dir := "/proc/" + strconv.Itoa(h.PID)
-	program, err := os.Readlink(dir + "/exe")
+	program, err := os.Readlink("/proc/" + strconv.Itoa(h.PID) + "/exe")
 	if err != nil {
 		return nil //nolint:nilerr // it has ended
 	}
-	if !process.Lives("/proc", h.PID, h.Start) || !holdsLock(dir, file) {
+	holds := searchDescriptors("/proc", []lockedFile{describeFile("/proc", file)}, func(pid int) bool { return pid != h.PID })[0]
+	if !process.Lives("/proc", h.PID, h.Start) || len(holds) == 0 {
 		return nil
 	}
 	if !isOwn(strings.TrimSuffix(program, " (deleted)")) {

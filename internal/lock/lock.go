@@ -123,11 +123,7 @@ func newHeldError(fd int, began time.Time, why error) *HeldError {
 	if err != nil {
 		path = name
 	}
-	held := &HeldError{Path: path, Waited: time.Since(began), Err: why}
-	if open, err := os.Stat(name); err == nil {
-		held.Holders = FindHolders(open)
-	}
-	return held
+	return &HeldError{Path: path, Holders: FindHolders(fd)[0], Waited: time.Since(began), Err: why}
 }
 
 // TryAcquire is Acquire without waiting: it returns ErrBusy if another holds the lock.

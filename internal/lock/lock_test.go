@@ -140,11 +140,7 @@ func TestFindHoldersSeesThisProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	file, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := FindHolders(file); len(got) != 1 || got[0].PID != os.Getpid() || got[0].State != Running {
+	if got := FindHolders(int(f.file.Fd()))[0]; len(got) != 1 || got[0].PID != os.Getpid() || got[0].State != Running {
 		t.Errorf("got %v", got)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/internal/lock"
@@ -67,17 +69,23 @@ func (e *examination) checkLocks(r *report) error {
 	if !exists(filepath.Join(e.Config.State, "ledger.lock")) {
 		return nil // there is no ledger yet, or this user can't read its directory
 	}
+	var paths []string
+	var fds []int
 	for _, path := range e.Config.Locks() {
-		file, err := os.Stat(path)
+		file, err := os.OpenFile(path, unix.O_PATH, 0)
 		if err != nil {
 			continue // it isn't used yet
 		}
-		for _, h := range lock.FindHolders(file) {
+		defer file.Close()
+		paths, fds = append(paths, path), append(fds, int(file.Fd()))
+	}
+	for i, holders := range lock.FindHolders(fds...) {
+		for _, h := range holders {
 			switch h.State {
 			case lock.Stopped:
-				r.fail(fmt.Sprintf("kill -CONT %d", h.PID), "%s is held by %s", path, h)
+				r.fail(fmt.Sprintf("kill -CONT %d", h.PID), "%s is held by %s", paths[i], h)
 			case lock.Frozen:
-				r.fail(r.command("repair --break-lock"), "%s is held by %s", path, h)
+				r.fail(r.command("repair --break-lock"), "%s is held by %s", paths[i], h)
 			}
 		}
 	}
