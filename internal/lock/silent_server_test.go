@@ -83,7 +83,9 @@ func TestSilentFileServer(t *testing.T) {
 	testutil.Must(t, err)
 	defer file.Close()
 	found := make(chan []int, 1)
-	go func() { found <- searchDescriptors("/proc", []lockedFile{describeFile("/proc", int(file.Fd()))}, nil)[0] }()
+	go func() {
+		found <- searchDescriptors("/proc", []lockedFile{describeFile("/proc", int(file.Fd()))}, nil)[0]
+	}()
 	select {
 	case all := <-found:
 		if !slices.Contains(all, h.Process.Pid) {

@@ -55,9 +55,10 @@ func List(proc string) (pids []int) {
 // descriptor made with O_PATH counts. Nothing is yielded of a process that has ended, or whose descriptors the caller
 // may not read.
 //
-// A process decides how many descriptors it has: a caller that may not take long must count them. One takes 3 µs of CPU
-// time, most of it for the kernel's objects behind the names in /proc/PID/fd. Reading the name that a descriptor was
-// opened with takes as long, and reading its fdinfo twice as long.
+// A process decides how many descriptors it has: a caller that may not take long must count them. One takes 3 to 5 µs of
+// CPU time, most of it for the kernel's objects behind the names in /proc/PID/fd: readlink(2) takes as long as statx(2), and
+// reading fdinfo takes twice as long. The descriptors are those of a process's first thread, as long as that lives: a thread
+// can have others (CLONE_FILES of unshare(2)).
 //
 // Attributes are read without a request to a file's server, so that a network file system that doesn't
 // answer can't block the search.

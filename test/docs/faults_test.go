@@ -13,7 +13,7 @@ import (
 func TestFaultsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/faults.md")
 	testutil.Must(t, err)
-	tests := regexp.MustCompile("`(?:([a-z/]+):)?(Test[A-Za-z0-9]+)`")
+	tests := regexp.MustCompile("`(?:([a-z./]+):)?(Test[A-Za-z0-9]+)`")
 	_, rows, _ := strings.Cut(string(page), "## What fails")
 	for row := range strings.Lines(rows) {
 		if !strings.HasPrefix(row, "| ") || strings.HasPrefix(row, "| fault ") {
