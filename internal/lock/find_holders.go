@@ -22,7 +22,7 @@ import (
 func FindHolders(fds ...int) [][]Holder {
 	var files []lockedFile
 	for _, fd := range fds {
-		files = append(files, describeFile("/proc", fd))
+		files = append(files, describeFile(fd))
 	}
 	all := make([][]Holder, len(files))
 	for i, pids := range findHolders("/proc", files) {
@@ -47,13 +47,13 @@ type lockedFile struct {
 // maxTable bounds /proc/self/mountinfo in bytes.
 const maxTable = 4 << 20
 
-func describeFile(proc string, fd int) (f lockedFile) {
+func describeFile(fd int) (f lockedFile) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return f // no process has a file with the inode 0
 	}
 	f.fileSystem, f.inode = st.Dev, st.Ino
-	info, err := smallfile.String(proc + "/self/fdinfo/" + strconv.Itoa(fd))
+	info, err := smallfile.String("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
 		return f
 	}
@@ -67,7 +67,7 @@ func describeFile(proc string, fd int) (f lockedFile) {
 			inode = strings.TrimSpace(value)
 		}
 	}
-	table, err := smallfile.Read(proc+"/self/mountinfo", maxTable)
+	table, err := smallfile.Read("/proc/self/mountinfo", maxTable)
 	if err != nil || inode == "" {
 		return f
 	}

@@ -112,7 +112,7 @@ func TestFileName(t *testing.T) {
 	f, err := TryOpen(newLockFile(t), Exclusive)
 	testutil.Must(t, err)
 	defer f.Close()
-	name := describeFile("/proc", int(f.Fd())).name
+	name := describeFile(int(f.Fd())).name
 	table, err := os.ReadFile("/proc/self/fdinfo/" + fmt.Sprint(f.Fd()))
 	testutil.Must(t, err)
 	if name == "" || !strings.Contains(string(table), " "+name+" ") {

@@ -199,7 +199,7 @@ func endHolder(h Holder, file int, isOwn func(string) bool) error {
 	if err != nil {
 		return nil //nolint:nilerr // it has ended
 	}
-	holds := searchDescriptors("/proc", []lockedFile{describeFile("/proc", file)}, func(pid int) bool { return pid != h.PID })[0]
+	holds := searchDescriptors("/proc", []lockedFile{describeFile(file)}, func(pid int) bool { return pid != h.PID })[0]
 	if !process.Lives("/proc", h.PID, h.Start) || len(holds) == 0 {
 		return nil
 	}
