@@ -1,13 +1,16 @@
 package launcher
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,6 +66,131 @@ func TestRedirectedFilesStayOutside(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A task gets pipes of its own in place of the caller's pipes and sockets: it could read what others
+// write to a pipe, shut a socket down, and keep its reader from the end.
+func TestCallersPipesStayOutside(t *testing.T) {
+	onAllRigs(t, func(t *testing.T, r rig) {
+		d := r.detach("sleep 1000", nil)
+		defer d.killAndRemove()
+		pipe := func() (reader, writer *os.File) {
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return reader, writer
+		}
+		socket := func() (reader, writer *os.File) {
+			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket")
+		}
+		for _, inside := range []string{"", d.id} {
+			for _, tt := range []struct {
+				name string
+				make func() (reader, writer *os.File)
+			}{{"pipe", pipe}, {"socket", socket}} {
+				t.Run(fmt.Sprintf("exec %v, %s", inside != "", tt.name), func(t *testing.T) {
+					stdin, typed := tt.make()
+					said, stdout := tt.make()
+					complained, stderr := tt.make()
+					caller := []string{target(t, stdin), target(t, stdout), target(t, stderr)}
+					cmd := r.command(r.job(func(j *job) {
+						j.Command, j.Interactive, j.Exec = []string{"sh", "-c", "for n in 0 1 2; do readlink /proc/$$/fd/$n; done; cat; echo err >&2; exit 3"}, true, inside
+					}))
+					cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+					if err := cmd.Start(); err != nil {
+						t.Fatal(err)
+					}
+					for _, f := range []*os.File{stdin, stdout, stderr} {
+						f.Close()
+					}
+					if _, err := typed.WriteString("typed\n"); err != nil {
+						t.Fatal(err)
+					}
+					typed.Close()
+					out, err := io.ReadAll(said)
+					if err != nil {
+						t.Fatal(err)
+					}
+					errors, err := io.ReadAll(complained)
+					if err != nil {
+						t.Fatal(err)
+					}
+					code, lines := exitStatus(t, cmd.Wait()), strings.Split(string(out), "\n")
+					if len(lines) != 5 || lines[3] != "typed" || string(errors) != "err\n" || code != 3 {
+						t.Fatalf("code %d: %q, %q", code, out, errors)
+					}
+					for _, got := range lines[:3] {
+						if !strings.HasPrefix(got, "pipe:[") || slices.Contains(caller, got) {
+							t.Errorf("it has %s; the caller has %s", got, caller)
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+// target is the name of a pipe or a socket.
+func target(t *testing.T, f *os.File) string {
+	t.Helper()
+	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// A process outside of the container to which a task has passed its output keeps neither the launch
+// nor the reader of its output from the end.
+func TestPassedOutput(t *testing.T) {
+	onAllRigs(t, func(t *testing.T, r rig) {
+		if r.base.Runtime == "runc" {
+			t.Skip("runc copies the output itself, and waits for its end; see TestRunEndsBySignal")
+		}
+		cmd := r.command(r.job(func(j *job) { j.Command = []string{"sh", "-c", "echo ready; exec sleep 1000"} }))
+		out, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stdout = w
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		if err := out.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		said := bufio.NewReader(out)
+		if line, err := said.ReadString('\n'); line != "ready\n" {
+			t.Fatal(line, err)
+		}
+		init := r.init()
+		passed := openFile(t, fmt.Sprintf("/proc/%s/fd/1", init), os.O_WRONLY)
+		killPID(t, init)
+		if _, err := io.ReadAll(said); err != nil {
+			t.Error(err)
+			passed.Close()
+		}
+		if code := exitStatus(t, cmd.Wait()); code != 137 {
+			t.Errorf("code %d", code)
+		}
+		passed.Close() // it was open until here
+	})
+}
+
+// init returns the pid of the only container's init.
+func (r rig) init() string {
+	r.t.Helper()
+	files, err := filepath.Glob(filepath.Join(r.base.Data, "tasks", "*", "bundle", "pid"))
+	if err != nil || len(files) != 1 {
+		r.t.Fatal(files, err)
+	}
+	return strings.TrimSpace(readFile(r.t, files[0]))
 }
 
 // The host's null is no task's: its mode is that of everybody's.
@@ -177,6 +305,41 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 					}
 					if code != 5 || got != want {
 						t.Errorf("code %d, %d bytes, want %d", code, len(got), len(want))
+					}
+				})
+				t.Run("both to one pipe, in their order", func(t *testing.T) {
+					if r.base.Runtime == "runc" && inside == "" {
+						t.Skip("runc mixes them itself")
+					}
+					reader, w, err := os.Pipe()
+					if err != nil {
+						t.Fatal(err)
+					}
+					read := make(chan string)
+					go func() {
+						got, _ := io.ReadAll(reader) // a part isn't what is wanted
+						read <- string(got)
+					}()
+					code, _ := run("echo before; i=0; while test $i -lt 2000; do echo out $i; echo err $i >&2; i=$((i+1)); done; exit 5", false, nil, w, w)
+					w.Close()
+					if got := <-read; code != 5 || got != want {
+						t.Errorf("code %d, %d bytes, want %d", code, len(got), len(want))
+					}
+				})
+				t.Run("a pipe whose reader goes", func(t *testing.T) {
+					if r.base.Runtime == "runc" && inside == "" {
+						t.Skip("runc itself writes to it")
+					}
+					reader, w, err := os.Pipe()
+					if err != nil {
+						t.Fatal(err)
+					}
+					go func() {
+						_, _ = reader.Read(make([]byte, 10)) // the test fails otherwise, too
+						_ = reader.Close()
+					}()
+					if code, said := run("sh -c 'while echo x; do :; done'; echo $? >&2", false, nil, w, nil); code != 0 || !strings.HasSuffix(said, "141\n") {
+						t.Errorf("code %d: %s", code, said)
 					}
 				})
 				t.Run("from where the file stands", func(t *testing.T) {

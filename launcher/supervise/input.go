@@ -18,10 +18,10 @@ type input struct {
 	failed chan error // receives the error of reading a file that is copied
 }
 
-// openInput returns what becomes the process's standard input. A named file is copied through a pipe
-// (see fileKind). A terminal that the process doesn't take over is copied too: the runtime isn't in
-// the foreground process group, and reading would stop it. The copy ends with this process or when
-// the pipe has no reader.
+// openInput returns what becomes the process's standard input. Files are copied through a pipe (see
+// fileKind), as far as it has room: the copy may have read more than the process. A terminal that the
+// process doesn't take over is copied for another reason too: the runtime isn't in the foreground process
+// group, and reading would stop it. The copy ends with this process or when the pipe has no reader.
 func (s Streams) openInput(n Null) (input, error) {
 	if s.unattended() {
 		master, in, err := newIdleTerminal(s.windowSize)
@@ -31,7 +31,7 @@ func (s Streams) openInput(n Null) (input, error) {
 		return duplicateInput(s.Stdin)
 	}
 	switch kind := kindOf(s.Stdin); {
-	case kind == namelessFile, kind == nullFile && n.Replaced:
+	case kind == nullFile && n.Replaced:
 		return duplicateInput(s.Stdin)
 	case kind == nullFile:
 		return n.emptyInput()
@@ -57,13 +57,29 @@ func copyInput(from *os.File, terminal bool) (input, error) {
 	}
 	in := input{file: r, failed: make(chan error, 1)}
 	go func() {
-		_, err := io.Copy(w, from)
+		_, err := io.Copy(w, pollingReader{from})
 		if err != nil && !terminal && !errors.Is(err, unix.EPIPE) { // a process needn't read all of it
 			in.failed <- fmt.Errorf("standard input: %w", err)
 		}
 		_ = w.Close() // a pipe: nothing is flushed
 	}()
 	return in, nil
+}
+
+// pollingReader waits for input although another process has made the file non-blocking.
+type pollingReader struct{ file *os.File }
+
+func (r pollingReader) Read(buf []byte) (int, error) {
+	for {
+		n, err := r.file.Read(buf)
+		if !errors.Is(err, unix.EAGAIN) {
+			return n, err
+		}
+		_, err = unix.Poll([]unix.PollFd{{Fd: int32(r.file.Fd()), Events: unix.POLLIN}}, -1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return 0, err
+		}
+	}
 }
 
 // closeProcessEnd closes the process's end. It is called when the runtime was started or won't be.

@@ -47,8 +47,8 @@ func (s Streams) openOutput(n Null) (*output, error) {
 // replaceFile returns the file that the process gets in place of to.
 func (out *output) replaceFile(s Streams, n Null, to *os.File) (*os.File, error) {
 	switch kind := kindOf(to); {
-	case kind == namelessFile, kind == nullFile && n.Replaced, kind == namedFile && s.Terminal:
-		return to, nil // a namedFile with a terminal is only opened by the runtime
+	case kind == nullFile && n.Replaced, kind == otherFile && s.Terminal:
+		return to, nil // an otherFile with a terminal is only opened by the runtime
 	case kind == nullFile && n.own != nil:
 		return n.own, nil
 	default:
@@ -76,9 +76,9 @@ func (out *output) closeProcessEnds() {
 }
 
 // drain waits until all output was written. A signal that asks to end also ends the wait, because a
-// terminal can be stopped (^S) for ever. allEnded means that no process of the task is left;
-// otherwise only the output that was written before the call is waited for. The error tells what
-// couldn't be written.
+// terminal can be stopped (^S) for ever. Only the output that was written before the call is waited for:
+// a process may have got the pipe from the task. allEnded means that no process of the task is left.
+// The error tells what couldn't be written.
 func (out *output) drain(s *Signals, allEnded bool) error {
 	if out.console != nil {
 		return out.console.finish(s)
@@ -86,9 +86,9 @@ func (out *output) drain(s *Signals, allEnded bool) error {
 	var enough <-chan time.Time
 	if !allEnded {
 		enough = time.After(drainTimeout)
-		for _, c := range out.copies {
-			c.finish()
-		}
+	}
+	for _, c := range out.copies {
+		_ = c.from.SetReadDeadline(pastDeadline()) // an error means that the copy has ended
 	}
 	var lost error
 	for _, c := range out.copies {
@@ -175,13 +175,6 @@ func writeError(to *os.File, err error) error {
 		return nil
 	}
 	return fmt.Errorf("write %s: %w", to.Name(), err)
-}
-
-// finish makes the copy end after the bytes that are in the pipe now.
-func (c *outputCopy) finish() {
-	if !c.terminal {
-		_ = c.from.SetReadDeadline(pastDeadline()) // an error means that the copy has ended
-	}
 }
 
 // pastDeadline returns a deadline in the past.

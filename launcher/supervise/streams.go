@@ -28,32 +28,28 @@ func (s Streams) unattended() bool { return s.Terminal && !s.Interactive }
 // usesOwnTerminal reports whether the container's terminal is relayed to this process's.
 func (s Streams) usesOwnTerminal() bool { return s.Terminal && s.Interactive }
 
-// fileKind reports whether a process in a container may get a file of the host. A process that has a
+// fileKind says what a process in a container gets in place of a file of the host. A process that has a
 // descriptor can open the file again through procfs with other rights. It could read what is typed
-// at a terminal, write to a regular file that it was to read, or change the file's mode and owner.
+// at a terminal or what others write to a pipe, write to a regular file that it was to read, or change the
+// file's mode and owner. It could also shut a socket down, or pass a pipe on, whose reader would then
+// wait for the end.
 type fileKind int
 
 const (
-	namelessFile fileKind = iota // a pipe or a socket, which only its holders can open: passed on
-	nullFile                     // /dev/null, whose mode the whole host shares: replaced
-	terminalFile
-	namedFile // has a name outside the container, or is a device: copied through a pipe
+	nullFile     fileKind = iota // /dev/null, whose mode the whole host shares: replaced
+	terminalFile                 // copied through a pipe
+	otherFile                    // copied through a pipe
 )
 
 func kindOf(f *os.File) fileKind {
-	fd := int(f.Fd())
-	var where unix.Statfs_t
-	if err := unix.Fstatfs(fd, &where); err == nil && (where.Type == unix.PIPEFS_MAGIC || where.Type == unix.SOCKFS_MAGIC) {
-		return namelessFile
-	}
 	var st unix.Stat_t
-	switch err := unix.Fstat(fd, &st); {
+	switch err := unix.Fstat(int(f.Fd()), &st); {
 	case err == nil && isNullDevice(&st):
 		return nullFile
 	case IsTerminal(f):
 		return terminalFile
 	}
-	return namedFile
+	return otherFile
 }
 
 func isNullDevice(st *unix.Stat_t) bool {
