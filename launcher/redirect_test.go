@@ -8,11 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 // harm tries to change the mode and the content of the files that it was given.
@@ -146,12 +150,10 @@ func target(t *testing.T, f *os.File) string {
 }
 
 // A process outside of the container to which a task has passed its output keeps neither the launch
-// nor the reader of its output from the end.
+// nor the reader of its output from the end. runc copies the output itself and waits for its end, which
+// a signal cuts short.
 func TestPassedOutput(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
-		if r.base.Runtime == "runc" {
-			t.Skip("runc copies the output itself, and waits for its end; see TestRunEndsBySignal")
-		}
 		cmd := r.command(r.job(func(j *job) { j.Command = []string{"sh", "-c", "echo ready; exec sleep 1000"} }))
 		out, w, err := os.Pipe()
 		if err != nil {
@@ -172,25 +174,118 @@ func TestPassedOutput(t *testing.T) {
 		init := r.init()
 		passed := openFile(t, fmt.Sprintf("/proc/%s/fd/1", init), os.O_WRONLY)
 		killPID(t, init)
+		want := 137
+		if r.base.Runtime == "runc" {
+			r.until("the container's init is gone", func() bool { return unix.Access("/proc/"+init, unix.F_OK) != nil })
+			if want = 143; cmd.Process.Signal(unix.SIGTERM) != nil {
+				t.Fatal("it has ended")
+			}
+		}
 		if _, err := io.ReadAll(said); err != nil {
 			t.Error(err)
 			passed.Close()
 		}
-		if code := exitStatus(t, cmd.Wait()); code != 137 {
-			t.Errorf("code %d", code)
+		if code := exitStatus(t, cmd.Wait()); code != want {
+			t.Errorf("code %d, want %d", code, want)
 		}
 		passed.Close() // it was open until here
 	})
 }
 
+// A task that stops each process that joins its container doesn't keep a command from ending.
+func TestStoppedExec(t *testing.T) {
+	onAllRigs(t, func(t *testing.T, r rig) {
+		d := r.detach("while :; do kill -STOP -1; done", nil)
+		defer d.killAndRemove()
+		init := d.task().Life.Init.PID
+		for _, sig := range []syscall.Signal{unix.SIGINT, unix.SIGTERM} {
+			cmd := r.command(r.job(func(j *job) { j.Command, j.Exec = []string{"sleep", "1000"}, d.id }))
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var joined []int
+			r.until("a process that has joined is stopped", func() bool {
+				joined = othersInNamespace(t, init)
+				return slices.ContainsFunc(joined, func(pid int) bool { return process.Stopped("/proc", pid) })
+			})
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan int, 1)
+			go func() { _ = cmd.Wait(); ended <- cmd.ProcessState.ExitCode() }() // ExitCode tells
+			select {
+			case code := <-ended:
+				if code != 128+int(sig) {
+					t.Errorf("%v: code %d", sig, code)
+				}
+			case <-time.After(30 * time.Second):
+				t.Errorf("%v: it hasn't ended", sig)
+				_ = cmd.Process.Kill()
+				<-ended
+			}
+			r.until("nothing has stayed", func() bool { return len(othersInNamespace(t, init)) == 0 })
+		}
+	})
+}
+
+// A runtime that hangs before it has created the container doesn't keep a launch from ending.
+func TestHangingRuntime(t *testing.T) {
+	r := newAnyRig(t)
+	dir := t.TempDir()
+	script := filepath.Join(dir, "hanging")
+	text := "#!/bin/sh\ncase \"$*\" in\n*' run '*) : >" + dir + "/runs; sleep 1000; exit 0\nesac\nexec " + r.base.Runtime + " \"$@\"\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := r.command(r.job(func(j *job) { j.Command, j.Runtime = []string{"true"}, script }))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the runtime runs", func() bool { return unix.Access(dir+"/runs", unix.F_OK) == nil })
+	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitStatus(t, cmd.Wait()); code != 143 {
+		t.Errorf("code %d", code)
+	}
+}
+
+// othersInNamespace returns the other processes in a process's PID namespace.
+func othersInNamespace(t *testing.T, of int) (pids []int) {
+	t.Helper()
+	want, err := process.Namespace("/proc", of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range all {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == of {
+			continue
+		}
+		if got, err := process.Namespace("/proc", pid); err == nil && got == want {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
 // init returns the pid of the only container's init.
 func (r rig) init() string {
 	r.t.Helper()
-	files, err := filepath.Glob(filepath.Join(r.base.Data, "tasks", "*", "bundle", "pid"))
-	if err != nil || len(files) != 1 {
-		r.t.Fatal(files, err)
-	}
-	return strings.TrimSpace(readFile(r.t, files[0]))
+	var pid string
+	r.until("the runtime has written the pid", func() bool {
+		files, err := filepath.Glob(filepath.Join(r.base.Data, "tasks", "*", "bundle", "pid"))
+		if err != nil || len(files) != 1 {
+			return false
+		}
+		pid = strings.TrimSpace(readFile(r.t, files[0]))
+		return pid != ""
+	})
+	return pid
 }
 
 // The host's null is no task's: its mode is that of everybody's.
@@ -300,7 +395,8 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 					f := openFile(t, path, os.O_WRONLY|os.O_APPEND)
 					code, _ := run("i=0; while test $i -lt 2000; do echo out $i; echo err $i >&2; i=$((i+1)); done; exit 5", false, nil, f, f)
 					got := readFile(t, path)
-					if r.base.Runtime == "runc" { // which mixes them itself
+					want := want
+					if r.base.Runtime == "runc" && inside == "" { // which mixes them itself
 						got, want = sortLines(got), sortLines(want)
 					}
 					if code != 5 || got != want {
@@ -383,7 +479,7 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 					}
 				})
 				t.Run("a named pipe whose reader goes", func(t *testing.T) {
-					if r.base.Runtime == "runc" {
+					if r.base.Runtime == "runc" && inside == "" {
 						t.Skip("runc is itself who writes to it")
 					}
 					path := filepath.Join(t.TempDir(), "fifo")
@@ -401,9 +497,6 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 					}
 				})
 				t.Run("what is left behind isn't waited for", func(t *testing.T) {
-					if r.base.Runtime == "runc" {
-						t.Skip("runc itself waits for it")
-					}
 					path := fresh("")
 					code, said := run("while echo x; do :; done 2>/dev/null & head -c 200000 /dev/zero; echo end >&2", false, nil, openFile(t, path, os.O_WRONLY), nil)
 					if got := readFile(t, path); code != 0 || said != "end\n" || strings.Count(got, "\x00") != 200000 {

@@ -167,3 +167,18 @@ func MayLiftMemlock(proc string) bool {
 	mask, err := Mask(text, "CapEff")
 	return err != nil || mask&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
+
+// Children returns the pids of a process's children. proc is where procfs is mounted.
+func Children(proc string, pid int) (children []int) {
+	entries, _ := os.ReadDir(proc) // without procfs no child is found
+	for _, e := range entries {
+		child, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if parent, err := Parent(proc, child); err == nil && parent == pid {
+			children = append(children, child)
+		}
+	}
+	return children
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -192,5 +193,19 @@ func TestHasPending(t *testing.T) {
 	}
 	if lines.Scan(); lines.Text() != "heard" || HasPending("/proc", cmd.Process.Pid, int(unix.SIGTERM)) {
 		t.Errorf("it says %q, and the signal pends", lines.Text())
+	}
+}
+
+func TestChildren(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }() // its end isn't the test's
+	if got := Children("/proc", os.Getpid()); !slices.Contains(got, cmd.Process.Pid) {
+		t.Errorf("%v doesn't have %d", got, cmd.Process.Pid)
+	}
+	if got := Children("/proc", cmd.Process.Pid); got != nil {
+		t.Errorf("%v", got)
 	}
 }

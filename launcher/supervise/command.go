@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
@@ -42,11 +45,16 @@ type Command struct {
 	AsInit bool
 	// Detached means that the process outlives this one and has neither input nor output.
 	Detached bool
+	// Adopt means that Args make the runtime end once the process runs, and that Wait waits for the
+	// process itself. This process becomes a subreaper and the process's parent.
+	Adopt bool
 
-	cmd     *exec.Cmd
-	out     *output
-	in      input
-	process *Process
+	cmd          *exec.Cmd
+	out          *output
+	in           input
+	process      *Process
+	adopted      bool           // the runtime has ended, and the process is this one's child
+	abandonedFor syscall.Signal // the signal for which abandon has ended the runtime, 0 without
 	// before is the state of a terminal that the runtime makes raw, to be restored; nil
 	// without one.
 	before *unix.Termios
@@ -69,6 +77,11 @@ func (c *Command) Start(ctx context.Context, s *Signals, program ociruntime.Prog
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if c.Adopt {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("become a subreaper: %w", err)
+		}
 	}
 	cmd, err := program.Start(cmd, start)
 	if err != nil {
@@ -154,35 +167,86 @@ type Result struct {
 func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, error) {
 	var exit error
 	ended := make(chan struct{})
-	go func() { defer close(ended); exit = c.cmd.Wait() }()
+	go func() { defer close(ended); exit = c.waitEnded() }()
 	stop := make(chan string, 1)
 	defer context.AfterFunc(ctx, func() { stop <- context.Cause(ctx).Error() })()
 	why := Life{
-		Terms: terms, Ended: ended, Send: c.send, Signals: s.C, Stop: stop,
+		Terms: terms, Ended: ended, Send: c.send, Abandon: c.abandon, Signals: s.C, Stop: stop,
 		Resized: s.Resized, Resize: c.resize,
 	}.Wait()
 	defer c.process.Close()
 	c.restoreTerminal()
-	if sig := c.process.KilledFor(); sig != 0 {
+	if sig := cmp.Or(c.abandonedFor, c.process.KilledFor()); sig != 0 {
 		return Result{CodeOfSignal(sig), why}, nil
 	}
 	code, err := c.exitCode(exit)
 	return Result{code, why}, err
 }
 
-// send sends a signal to the process. It returns false while the process doesn't exist yet.
+// waitEnded waits until the runtime and the process have ended, and returns the error of the runtime or
+// the process.
+func (c *Command) waitEnded() error {
+	if err := c.cmd.Wait(); err != nil || !c.Adopt {
+		return err
+	}
+	pid, err := smallfile.Int(c.PIDFile)
+	if err != nil {
+		return err
+	}
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	state, err := p.Wait()
+	if err != nil {
+		return err
+	}
+	c.adopted = true
+	if !state.Success() {
+		return &exec.ExitError{ProcessState: state}
+	}
+	return nil
+}
+
+// send sends a signal to the process. It returns false while the process doesn't exist yet, and when it
+// has ended.
 func (c *Command) send(sig syscall.Signal) bool {
 	if c.process == nil {
 		if c.process = FindProcess(c.PIDFile, c.Cgroup); c.process == nil {
 			return false
 		}
 	}
+	if c.process.HasEnded() {
+		return false
+	}
 	if c.AsInit {
 		_ = c.process.SendAsInit(sig) // it may have ended meanwhile
-	} else {
-		_ = c.process.Send(sig) // as before
+		return true
+	}
+	_ = c.process.Send(sig) // as before
+	if AsksToEnd(sig) && process.Stopped("/proc", c.process.PID) {
+		_ = c.process.Send(unix.SIGCONT) // any process of the task may have stopped it, and sig waits for that
 	}
 	return true
+}
+
+// abandon ends the runtime because of a signal that has found no process.
+func (c *Command) abandon(sig syscall.Signal) {
+	c.abandonedFor = sig
+	c.killRuntime()
+}
+
+// killRuntime kills the runtime with its children. A child that has joined the container may have been
+// stopped by the task, and the runtime then waits for it.
+func (c *Command) killRuntime() {
+	if c.cmd.Process.Signal(unix.SIGSTOP) != nil {
+		return // it has ended
+	}
+	// A stopped runtime neither starts a process nor waits for one, so that the pids remain its children's.
+	for _, pid := range process.Children("/proc", c.cmd.Process.Pid) {
+		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+	}
+	_ = c.cmd.Process.Kill() // as before
 }
 
 // resize sets the size of the process's terminal to that of this process's. Errors are ignored.
@@ -215,8 +279,8 @@ func (c *Command) exitCode(err error) (int, error) {
 	}
 	status, _ := exit.Sys().(syscall.WaitStatus)
 	switch began := c.hasStarted(); {
-	case status.Signaled() && began && c.AsInit:
-		// The runtime is in the task's cgroup, whose processes were all killed.
+	case status.Signaled() && (c.adopted || began && c.AsInit):
+		// A runtime in the task's cgroup is killed with the task's processes.
 		return CodeOfSignal(status.Signal()), nil
 	case status.Signaled():
 		return 0, fmt.Errorf("%s was ended by a signal: %w", c.Runtime.Path, err)
@@ -247,10 +311,10 @@ func (c *Command) WaitStarted(ctx context.Context, s *Signals) (int, error) {
 			return 0, err
 		case <-done:
 			done = nil
-			_ = c.cmd.Process.Kill() // it may have ended
+			c.killRuntime()
 		case sig := <-s.C:
 			if AsksToEnd(sig) {
-				_ = c.cmd.Process.Kill() // as before
+				c.killRuntime()
 			}
 		case <-time.After(time.Millisecond):
 		}

@@ -84,6 +84,12 @@ func (p *Process) Close() {
 	}
 }
 
+// HasEnded reports whether the process has ended.
+func (p *Process) HasEnded() bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.pidfd.Fd()), Events: unix.POLLIN}}, 0)
+	return err == nil && n > 0
+}
+
 // Send sends a signal. A process that has ended is not an error.
 func (p *Process) Send(sig syscall.Signal) error {
 	err := unix.PidfdSendSignal(int(p.pidfd.Fd()), sig, nil, 0)

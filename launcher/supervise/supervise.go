@@ -11,6 +11,7 @@ package supervise
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -74,9 +75,13 @@ type Life struct {
 	Terms
 	// Ended is closed when the process has ended.
 	Ended <-chan struct{}
-	// Send sends a signal to the process. It returns false if the process doesn't exist yet: the
-	// signal is then sent as soon as it exists, in the order of the signals.
+	// Send sends a signal to the process. It returns false if the process doesn't exist yet or has
+	// ended: the signal is then sent as soon as it exists, in the order of the signals.
 	Send func(syscall.Signal) bool
+	// Abandon ends what starts the process or waits for it, so that Ended is closed. It is called when
+	// a signal that is to end the process hasn't found it for absentGrace. nil if Send always returns
+	// true.
+	Abandon func(syscall.Signal)
 	// Signals are forwarded to the process.
 	Signals <-chan syscall.Signal
 	// Stop receives requests to stop the process, with the reason. Each request sends the stop signal
@@ -91,11 +96,15 @@ type Life struct {
 // retryInterval is how often Wait tries to send pending signals to a process that doesn't exist yet.
 const retryInterval = 5 * time.Millisecond
 
+// absentGrace is how long a signal that is to end the process waits for it. Starts and ends of containers
+// take less.
+const absentGrace = time.Second
+
 // Wait supervises the process until it has ended. why is the reason for stopping the process: a value
 // of Stop, TimeoutReason, or "" if the process wasn't stopped.
 func (l Life) Wait() (why string) {
 	var pending []syscall.Signal
-	var retry, kill <-chan time.Time
+	var retry, kill, abandon <-chan time.Time
 	timeout := l.timeoutTimer()
 	for {
 		select {
@@ -113,6 +122,9 @@ func (l Life) Wait() (why string) {
 		case <-l.Resized:
 			l.Resize()
 		case <-retry:
+		case <-abandon:
+			abandon = nil
+			l.Abandon(pending[slices.IndexFunc(pending, isToEnd)])
 		}
 		retry = nil
 		for len(pending) > 0 && l.Send(pending[0]) {
@@ -121,5 +133,13 @@ func (l Life) Wait() (why string) {
 		if len(pending) > 0 {
 			retry = time.After(retryInterval)
 		}
+		switch absent := slices.ContainsFunc(pending, isToEnd); {
+		case !absent:
+			abandon = nil
+		case abandon == nil:
+			abandon = time.After(absentGrace)
+		}
 	}
 }
+
+func isToEnd(sig syscall.Signal) bool { return AsksToEnd(sig) || sig == unix.SIGKILL }

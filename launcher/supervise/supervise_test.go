@@ -73,3 +73,33 @@ func TestLifeResized(t *testing.T) {
 		},
 	}.Wait()
 }
+
+// A signal that is to end a process that doesn't exist ends what would start it.
+func TestLifeWithoutProcess(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		terms  Terms
+		passed []syscall.Signal
+		want   syscall.Signal
+	}{
+		{"asked to end", Terms{}, []syscall.Signal{unix.SIGUSR1, unix.SIGHUP}, unix.SIGHUP},
+		{"killed", Terms{StopSignal: unix.SIGWINCH, Timeout: 1, Grace: 1}, nil, unix.SIGKILL},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ended, signals := make(chan struct{}), make(chan syscall.Signal, len(tt.passed))
+			for _, sig := range tt.passed {
+				signals <- sig
+			}
+			var got syscall.Signal
+			Life{
+				Terms: tt.terms, Ended: ended, Signals: signals,
+				Send:    func(syscall.Signal) bool { return false },
+				Abandon: func(sig syscall.Signal) { got = sig; close(ended) },
+			}.Wait()
+			if got != tt.want {
+				t.Errorf("%v, want %v", got, tt.want)
+			}
+		})
+	}
+}
