@@ -176,7 +176,7 @@ func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, er
 	}.Wait()
 	defer c.process.Close()
 	c.restoreTerminal()
-	if sig := cmp.Or(c.abandonedFor, c.process.KilledFor()); sig != 0 {
+	if sig := cmp.Or(c.process.KilledFor(), c.abandonedFor); sig != 0 {
 		return Result{CodeOfSignal(sig), why}, nil
 	}
 	code, err := c.exitCode(exit)
