@@ -901,3 +901,24 @@ func TestEndsCleanly(t *testing.T) {
 	n.wantSaid("a second one", second, rig.Said{Code: 1, Err: "berth-broker: a broker listens at /run/berth/broker.sock already\n"})
 	n.wantSaid("of a user", n.run(alice, filepath.Dir(n.Berth)+"/berth-broker"), rig.Said{Code: 1, Err: "berth-broker: this needs root of the host\n"})
 }
+
+// TestLeftover: a GPU that another user's process has open isn't leased when its lease ends. The broker has the
+// capabilities that it needs to see that.
+func TestLeftover(t *testing.T) {
+	n := start(t)
+	n.broker()
+	device, err := os.OpenFile(n.Path("/dev/nvidia0"), unix.O_PATH, 0) // no driver is behind it
+	rig.Must(t, err)
+	words := as(bob, "sleep", "1000")
+	cmd := n.Command(words[0], words[1:]...)
+	cmd.ExtraFiles = []*os.File{device}
+	p := rig.StartProcess(t, cmd)
+	rig.Must(t, device.Close())
+	n.wantSaid("the first lease", n.run(alice, n.Berth, "alloc", "device=0", "--", "true"), rig.Said{})
+	if said := n.run(alice, n.Berth, "alloc", "device=0", "--", "true"); said.Code != 75 || !strings.Contains(said.Err, "in use by a process without a lease") {
+		t.Errorf("while another user has it open: %+v", said)
+	}
+	_ = p.Cmd.Process.Kill() // it may have ended
+	p.Wait(t)
+	n.wantSaid("afterwards", n.run(alice, n.Berth, "alloc", "device=0", "--", "true"), rig.Said{})
+}
