@@ -209,15 +209,9 @@ func TestJobRunner(t *testing.T) {
 func buildBerth(t *testing.T) string {
 	t.Helper()
 	openBuildInputs(t)
-	bin := filepath.Join(t.TempDir(), "berth")
-	for program, cgo := range map[string]string{"berth": "0", "berth-nvml": "1", "berth-hook": "0"} {
-		build := exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(bin), program), "./cmd/"+program)
-		build.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	}
-	return bin
+	dir := t.TempDir()
+	testutil.Must(t, testutil.BuildPrograms(dir, "berth", "berth-nvml", "berth-hook"))
+	return filepath.Join(dir, "berth")
 }
 
 // openBuildInputs opens the sources of the command, so that go test caches a result only for

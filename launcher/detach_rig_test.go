@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/logs"
@@ -53,7 +54,7 @@ func (b *ledgerDevices) Release(ctx context.Context, l ledger.Lease) error {
 	return b.l.Release(ctx, l.ID)
 }
 
-// built is the monitor's program, as the Makefile builds it.
+// built is the monitor's program.
 var built struct {
 	once sync.Once
 	dir  string
@@ -66,11 +67,7 @@ func monitorProgram(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "berth-monitor"); built.err != nil {
 			return
 		}
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(built.dir, "berth-monitor"), "../cmd/berth-monitor")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("%w: %s", err, out)
-		}
+		built.err = testutil.BuildPrograms(built.dir, "berth-monitor")
 	})
 	if built.err != nil {
 		t.Fatal(built.err)

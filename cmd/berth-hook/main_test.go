@@ -8,17 +8,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // TestCalledAsNVIDIAHook: called by the name of NVIDIA's hook, the program fails with one line,
 // whatever its arguments are.
 func TestCalledAsNVIDIAHook(t *testing.T) {
-	hook := filepath.Join(t.TempDir(), "berth-hook")
-	build := exec.Command("go", "build", "-o", hook, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	dir := t.TempDir()
+	testutil.Must(t, testutil.BuildPrograms(dir, "berth-hook"))
+	hook := filepath.Join(dir, "berth-hook")
 	link := filepath.Join(t.TempDir(), "nvidia-container-runtime-hook")
 	copied := filepath.Join(t.TempDir(), "nvidia-container-toolkit")
 	program, err := os.ReadFile(hook)

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -63,16 +62,11 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// buildProgram compiles this package as the Makefile does.
 func buildProgram(t *testing.T) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "berth-runtime")
-	cmd := exec.Command("go", "build", "-trimpath", "-o", program, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return program
+	dir := t.TempDir()
+	check(t, testutil.BuildPrograms(dir, "berth-runtime"))
+	return filepath.Join(dir, "berth-runtime")
 }
 
 // output runs a program with exactly this environment: package os/exec would leave

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
@@ -89,25 +90,12 @@ func missingTools() string {
 	return ""
 }
 
-// build compiles the commands as the Makefile does. Programs of users other than
-// root have to reach them too.
+// build builds the programs. Those of users other than root have to reach them too.
 func build(dir string) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
-	for _, line := range []string{
-		"env CGO_ENABLED=0 go build -o " + dir + "/berth ../../cmd/berth",
-		"go build -o " + dir + "/berth-nvml ../../cmd/berth-nvml",
-		"env CGO_ENABLED=0 go build -o " + dir + "/berth-runtime ../../cmd/berth-runtime",
-		"env CGO_ENABLED=0 go build -o " + dir + "/berth-hook ../../cmd/berth-hook",
-		"env CGO_ENABLED=0 go build -o " + dir + "/berth-monitor ../../cmd/berth-monitor",
-	} {
-		f := strings.Fields(line)
-		if out, err := exec.Command(f[0], f[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", line, err, out)
-		}
-	}
-	return nil
+	return testutil.BuildPrograms(dir, "berth", "berth-nvml", "berth-runtime", "berth-hook", "berth-monitor")
 }
 
 // image is a small image, debian a large one; `make image` makes them.

@@ -9,7 +9,6 @@ package hook
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,11 +28,6 @@ var (
 func TestMain(m *testing.M) {
 	rig.Main(m, func(r *rig.Rig) (err error) {
 		shared, hook = r, filepath.Join(r.Dir, "berth-hook")
-		cmd := exec.Command("go", "build", "-trimpath", "-o", hook, "github.com/berth-gpu/berth/cmd/berth-hook")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build berth-hook: %w\n%s", err, out)
-		}
 		probe, err = r.Compile("probe", "testdata/probe.c", "-static")
 		return err
 	})

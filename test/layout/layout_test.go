@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -159,23 +160,30 @@ func TestHotPathIsLight(t *testing.T) {
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
+	all, err := listPackages()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	return all
+}
+
+var listPackages = sync.OnceValues(func() (all []pkg, err error) {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", module+"/...")
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list: %v", err)
+		return nil, err
 	}
-	var all []pkg
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p pkg
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			return all
+			return all, nil
 		} else if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		all = append(all, p)
 	}
-}
+})
 
 // TestEnginesStayOutside keeps containerd's libraries out of every other program.
 func TestEnginesStayOutside(t *testing.T) {

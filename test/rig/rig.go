@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
@@ -35,7 +36,7 @@ type Rig struct {
 	shared  map[string]*Node // see Once
 }
 
-// Main builds the programs and runs the tests: call it from TestMain. It doesn't
+// Main builds the programs (see testutil.BuildPrograms) and runs the tests: call it from TestMain. It doesn't
 // return. setup is done once, before the first test. Without root no test runs,
 // which is a failure if BERTH_TEST_ROOT=1, and is said otherwise.
 func Main(m interface{ Run() int }, setup func(*Rig) error) {
@@ -68,38 +69,13 @@ func run(m interface{ Run() int }, setup func(*Rig) error) (code int, err error)
 	}
 	r := &Rig{Dir: dir, Berth: filepath.Join(dir, "berth"), Runtime: filepath.Join(dir, "berth-runtime")}
 	defer func() { err = errors.Join(err, r.end()) }()
-	if err := r.build(); err != nil {
+	if err := testutil.BuildPrograms(dir, "berth", "berth-nvml", "berth-runtime", "berth-hook", "berth-monitor", "berth-broker", "berth-containerd"); err != nil {
 		return 1, err
 	}
 	if err := setup(r); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
-}
-
-// binVariable names the directory with the programs that make has just built. Without it
-// they are built for each test binary, as a plain go test needs it.
-const binVariable = "BERTH_TEST_BIN"
-
-// build copies the programs from BERTH_TEST_BIN, or compiles them as the Makefile does.
-func (r *Rig) build() error {
-	if bin := os.Getenv(binVariable); bin != "" {
-		return os.CopyFS(r.Dir, os.DirFS(bin))
-	}
-	return errors.Join(
-		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", r.Berth, "github.com/berth-gpu/berth/cmd/berth"),
-		command("go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-nvml"), "github.com/berth-gpu/berth/cmd/berth-nvml"),
-		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", r.Runtime,
-			"github.com/berth-gpu/berth/cmd/berth-runtime"),
-		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-hook"),
-			"github.com/berth-gpu/berth/cmd/berth-hook"),
-		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-monitor"),
-			"github.com/berth-gpu/berth/cmd/berth-monitor"),
-		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-broker"),
-			"github.com/berth-gpu/berth/cmd/berth-broker"),
-		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-containerd"),
-			"github.com/berth-gpu/berth/cmd/berth-containerd"),
-	)
 }
 
 // watch reads every source file, so that go test knows on which files a result depends, because it

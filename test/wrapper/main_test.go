@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/simnode/sim"
 
 	// Programs are built here from these sources; go test must not use cached results of other
@@ -55,7 +56,7 @@ var build = sync.OnceValues(func() (programsUnderTest, error) {
 	}
 	b := programsUnderTest{wrapper: dir + "/berth-runtime", mirror: dir + "/mirror", launcher: dir + "/launcher"}
 	return b, errors.Join(
-		command("env CGO_ENABLED=0 go build -o "+b.wrapper+" ../../cmd/berth-runtime"),
+		testutil.BuildPrograms(dir, "berth-runtime"),
 		command("cc -O1 -o "+b.mirror+" testdata/mirror.c"),
 		os.Symlink("mirror", b.launcher),
 	)
@@ -79,11 +80,7 @@ func touch(patterns ...string) error {
 
 // berth is the command, beside the wrapper that looks for it there.
 var buildBerth = sync.OnceValues(func() (string, error) {
-	return dir + "/berth", errors.Join(
-		command("env CGO_ENABLED=0 go build -o "+dir+"/berth ../../cmd/berth"),
-		command("go build -o "+dir+"/berth-nvml ../../cmd/berth-nvml"),
-		command("env CGO_ENABLED=0 go build -o "+dir+"/berth-hook ../../cmd/berth-hook"),
-	)
+	return dir + "/berth", testutil.BuildPrograms(dir, "berth", "berth-nvml", "berth-hook")
 })
 
 func command(line string) error {
