@@ -111,7 +111,7 @@ func TestPackagedConfig(t *testing.T) {
 	}
 	want := Policy{
 		Guard: new(true), MemoryPolicy: new(true), Shm: "50%", Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
-		NICs: "shared", InUse: "refuse", Unstarted: "1h", Show: "users",
+		NICs: "shared", InUse: "refuse", Leftover: "report", Unstarted: "1h", Show: "users",
 		Features: []string{}, CDI: []string{}, ExemptNamespaces: []string{},
 	}
 	if diff := cmp.Diff(want, got.Policy); diff != "" {
