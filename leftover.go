@@ -172,10 +172,11 @@ func (n *Node) findLeftover() (found map[string][]gpu.Process, err error) {
 				continue
 			}
 			p, ok := n.identifyProcess(probe.Process{PID: pid})
-			p.Device = number
-			if ok && !(n.config.Policy.Leftover == "end" && endProcess(t.proc, p)) {
-				found[uuid] = append(found[uuid], p)
+			if !ok || n.config.Policy.Leftover == "end" && endProcess(t.proc, p) {
+				continue
 			}
+			p.Device = number
+			found[uuid] = append(found[uuid], p)
 		}
 	}
 	return found, nil

@@ -113,8 +113,7 @@ func (l *Ledger) attempt(ctx context.Context, a Ask, ticket *waiter, stay bool) 
 // finds enough free devices. Checking all holders is the most expensive part of an acquire.
 const reapInterval = 100 * time.Millisecond
 
-// serveRequest reaps dead holders, then grants the request or updates its ticket in the queue. Leases that have
-// to be inspected first count as held, and are inspected only if the request isn't granted with them.
+// serveRequest reaps dead holders, then grants the request or updates its ticket in the queue.
 func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, error) {
 	l := tx.ledger
 	if err := tx.readAllLeases(); err != nil {
@@ -124,13 +123,11 @@ func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, er
 		l.log.Warn("sweep receipts", "error", err)
 	}
 	tx.reapDead()
-	if len(tx.queue) > 0 { // the order of the queue depends on what is free
-		if err := tx.needInspection(); err != nil {
-			return Lease{}, err
-		}
+	if err := tx.needInspection(); err != nil {
+		return Lease{}, err
 	}
 	if err := tx.refuseSecond(a.Owner); err != nil {
-		return Lease{}, cmp.Or(tx.needInspection(), err)
+		return Lease{}, err
 	}
 	id := ""
 	if ticket != nil {
@@ -141,9 +138,6 @@ func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, er
 	if err == nil {
 		tx.removeTicket(id)
 		return tx.grantLease(a, devices, ticket), nil
-	}
-	if err := tx.needInspection(); err != nil {
-		return Lease{}, err
 	}
 	i := findTicket(tx.queue, id)
 	switch {

@@ -907,18 +907,21 @@ func TestEndsCleanly(t *testing.T) {
 func TestLeftover(t *testing.T) {
 	n := start(t)
 	n.broker()
+	holder := n.start(alice, n.Berth, "alloc", "device=0", "--", "sleep", "1000")
+	n.waitForLeases(1)
 	device, err := os.OpenFile(n.Path("/dev/nvidia0"), unix.O_PATH, 0) // no driver is behind it
 	rig.Must(t, err)
-	words := as(bob, "sleep", "1000")
+	words := as(alice+1, "sleep", "1000")
 	cmd := n.Command(words[0], words[1:]...)
 	cmd.ExtraFiles = []*os.File{device}
-	p := rig.StartProcess(t, cmd)
+	other := rig.StartProcess(t, cmd)
 	rig.Must(t, device.Close())
-	n.wantSaid("the first lease", n.run(alice, n.Berth, "alloc", "device=0", "--", "true"), rig.Said{})
-	if said := n.run(alice, n.Berth, "alloc", "device=0", "--", "true"); said.Code != 75 || !strings.Contains(said.Err, "in use by a process without a lease") {
+	rig.Must(t, holder.Cmd.Process.Signal(os.Interrupt))
+	holder.Wait(t)
+	if said := n.run(alice, n.Berth, "alloc", "device=0", "--", "true"); said.Code != 75 || !strings.Contains(said.Err, "GPU 0 in use by sleep (") {
 		t.Errorf("while another user has it open: %+v", said)
 	}
-	_ = p.Cmd.Process.Kill() // it may have ended
-	p.Wait(t)
+	rig.Must(t, other.Cmd.Process.Kill())
+	other.Wait(t)
 	n.wantSaid("afterwards", n.run(alice, n.Berth, "alloc", "device=0", "--", "true"), rig.Said{})
 }
