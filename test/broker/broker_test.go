@@ -916,6 +916,10 @@ func TestLeftover(t *testing.T) {
 	cmd.ExtraFiles = []*os.File{device}
 	other := rig.StartProcess(t, cmd)
 	rig.Must(t, device.Close())
+	rig.WaitUntil(t, "the other user's process", func() bool {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", other.Cmd.Process.Pid))
+		return err == nil && string(name) == "sleep\n"
+	})
 	rig.Must(t, holder.Cmd.Process.Signal(os.Interrupt))
 	holder.Wait(t)
 	if said := n.run(alice, n.Berth, "alloc", "device=0", "--", "true"); said.Code != 75 || !strings.Contains(said.Err, "GPU 0 in use by sleep (") {
