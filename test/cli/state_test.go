@@ -133,7 +133,7 @@ func (n *node) leftovers() (left []string) {
 			left = append(left, dir+"/"+name)
 		}
 	}
-	known := []string{"attach", "cdi.json", "discover.lock", "inventory.json", "ldmemo", "leases", "ledger.gate", "ledger.json", "ledger.lock", "proc", "runtime"}
+	known := []string{"attach", "cdi.json", "discover.lock", "inspection.lock", "inventory.json", "ldmemo", "leases", "ledger.gate", "ledger.json", "ledger.lock", "proc", "runtime"}
 	for _, name := range n.list("/run/berth") {
 		if !slices.Contains(known, name) {
 			left = append(left, "/run/berth/"+name)

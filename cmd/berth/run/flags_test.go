@@ -92,7 +92,7 @@ func TestRunSettings(t *testing.T) {
 			tt.want.Image, got.Progress, got.Fetch = "IMAGE", nil, nil
 			defaults(&tt.want)
 			tt.want.Retention = backend.Retention(berth.Config{})
-			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(launcher.Options{}, "Request", "Devices", "Search")); diff != "" {
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(launcher.Options{}, "Request", "Devices", "Search", "Inspect")); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if tt.want.Entrypoint != nil && got.Entrypoint == nil {
