@@ -70,13 +70,13 @@ func TestGangSignals(t *testing.T) {
 
 // TestGangSignalsWithoutMonitor: a signal that comes while the monitor dies isn't lost either. The
 // exit code of a rank that ends before the next monitor watches is unknown, and a gang whose start
-// wasn't reported is removed by the next command.
+// wasn't reported is removed by the next command: berth run then ends with 125.
 func TestGangSignalsWithoutMonitor(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		for range 3 {
 			f := s.startGang(t, "trap 'exit 6' TERM"+serves)
 			rig.Must(t, syscall.Kill(s.monitor(t, f.id), syscall.SIGKILL))
-			f.ends(t, syscall.SIGTERM, 6, 255, 143)
+			f.ends(t, syscall.SIGTERM, 6, 255, 143, 125)
 			rig.WaitUntil(t, "it is gone", func() bool { return s.RunBerth(t, "ps", "-a", "-q", "--filter", "id="+f.id).Out == "" })
 			s.expectNothingLeft(t, f.id)
 		}
