@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -307,11 +306,8 @@ func (t *tenants) list() (pids []int, err error) {
 // lacksLease reports whether a process of the list has a device open without a lease and without being exempt.
 func (t *tenants) lacksLease(pid int, uuid string) (bool, error) {
 	own, err := t.node.cgroups.ProcessPath(t.proc, pid)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
+	if err != nil && !errors.Is(err, cgroup.ErrPath) { // it has ended
+		return false, nil //nolint:nilerr // other processes are to be looked at
 	}
 	if slices.ContainsFunc(t.exempt, func(path string) bool { return cgroup.IsWithin(own, path) }) {
 		return false, nil
