@@ -164,6 +164,31 @@ if [ -n "${BERTH_GPU_GUARD-}" ]; then
 	fi
 fi
 
+# A GPU that a process of another PID namespace still has open when its lease ends isn't leased before that has ended.
+first=$(find /dev -maxdepth 1 -name 'nvidia[0-9]*' | sort | head -n 1)
+if ! (: <"$first") 2>/dev/null; then
+	verdict SKIP leftover "no process can open $first"
+elif grep -q '"MIG-' "$logs/gpus"; then
+	verdict SKIP leftover 'GPUs are in MIG mode'
+else
+	unshare --pid --fork --kill-child sleep 300 <"$first" &
+	other=$!
+	if ! say leftover.first "$berth" alloc all -- true; then
+		verdict FAIL leftover "$(why leftover.first)"
+	elif say leftover "$berth" alloc all -- true || ! grep -q 'in use by sleep' "$logs/leftover.err"; then
+		verdict FAIL leftover "a GPU that a process has open is leased again: $(why leftover)"
+	else
+		kill $other
+		wait $other
+		if say leftover.after "$berth" alloc all -- true; then
+			verdict PASS leftover 'a GPU that a process has open after a lease is leased when that has ended'
+		else
+			verdict FAIL leftover "the process has ended, and its GPU isn't leased: $(why leftover.after)"
+		fi
+	fi
+	kill $other 2>/dev/null
+fi
+
 say outside.devices "$root/usr/local/bin/probe" devices
 case $? in
 0) ;;
