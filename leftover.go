@@ -137,14 +137,6 @@ func joinProcesses(a, b map[string][]gpu.Process) map[string][]gpu.Process {
 	return both
 }
 
-// maxFiles bounds the open files that an inspection looks at, which takes 3 s of CPU time, and usualFiles those that most
-// processes stay below. Users decide how many there are: processes with more come last, and those that aren't looked at
-// count as if they had every device open.
-const (
-	maxFiles   = 1 << 20
-	usualFiles = 1 << 12
-)
-
 // findLeftover returns the processes that have a device open without a lease, and couldn't have opened it themselves, by
 // the device's UUID. If policy says so, they are ended, and those that have ended aren't returned.
 func (n *Node) findLeftover() (found map[string][]gpu.Process, err error) {
@@ -161,8 +153,7 @@ func (n *Node) findLeftover() (found map[string][]gpu.Process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := deviceSearch{proc: t.proc, numbers: numbers, left: maxFiles}
-	for pid, open := range s.searchAll(pids) {
+	for pid, open := range process.FindDeviceUsers(t.proc, pids, slices.Collect(maps.Keys(numbers))) {
 		for _, number := range open {
 			uuid := numbers[number]
 			if lacks, err := t.lacksLease(pid, uuid); err != nil {
@@ -179,53 +170,6 @@ func (n *Node) findLeftover() (found map[string][]gpu.Process, err error) {
 		}
 	}
 	return found, nil
-}
-
-// deviceSearch looks for processes that have devices open.
-type deviceSearch struct {
-	proc    string
-	numbers map[uint64]string // UUIDs of the devices by number
-	left    int               // how many more open files may be looked at
-	mapped  process.MappedDevices
-}
-
-// searchAll returns the numbers of the devices that each process has open or mapped.
-func (s *deviceSearch) searchAll(pids []int) map[int][]uint64 {
-	found := map[int][]uint64{}
-	var large []int
-	for _, pid := range pids {
-		open, all := s.search(pid, usualFiles)
-		if found[pid] = open; !all {
-			large = append(large, pid)
-		}
-	}
-	for _, pid := range large {
-		open, all := s.search(pid, maxFiles)
-		if found[pid] = open; !all {
-			found[pid] = slices.Collect(maps.Keys(s.numbers))
-		}
-	}
-	return found
-}
-
-// search returns the numbers of the devices that a process has open or mapped. all is false if the process has more files
-// open than limit, or more than may be looked at.
-func (s *deviceSearch) search(pid, limit int) (open []uint64, all bool) {
-	for f := range process.FilesOf(s.proc, pid) {
-		if limit, s.left = limit-1, s.left-1; limit < 0 || s.left < 0 {
-			return nil, false
-		}
-		if s.numbers[f.Device] != "" {
-			open = append(open, f.Device)
-		}
-	}
-	for _, number := range s.mapped.List(s.proc, pid) {
-		if s.numbers[number] != "" {
-			open = append(open, number)
-		}
-	}
-	slices.Sort(open)
-	return slices.Compact(open), true
 }
 
 // deviceNumbers returns the UUIDs of the devices by the number of the node that only a holder can open: the GPU's node,
@@ -359,6 +303,5 @@ func (n *Node) isStillLeftover(p gpu.Process, uuid string) bool {
 	if lacks, err := t.lacksLease(p.PID, uuid); err == nil && !lacks {
 		return false
 	}
-	s := deviceSearch{proc: t.proc, numbers: map[uint64]string{p.Device: uuid}, left: maxFiles}
-	return len(s.searchAll([]int{p.PID})[p.PID]) > 0
+	return len(process.FindDeviceUsers(t.proc, []int{p.PID}, []uint64{p.Device})) > 0
 }

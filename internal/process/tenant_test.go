@@ -100,16 +100,16 @@ func TestMappedDevices(t *testing.T) {
 	if err := unix.Close(fd); err != nil {
 		t.Fatal(err)
 	}
-	var m MappedDevices
+	var m mappedDevices
 	for range 2 { // the second time from memory
-		if got := m.List("/proc", os.Getpid()); !slices.Contains(got, st.Rdev) {
+		if got := m.list("/proc", os.Getpid()); !slices.Contains(got, st.Rdev) {
 			t.Errorf("mapped %v, want %d among them", got, st.Rdev)
 		}
 	}
 	if err := unix.Munmap(mapping); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.List("/proc", os.Getpid()); slices.Contains(got, st.Rdev) {
+	if got := m.list("/proc", os.Getpid()); slices.Contains(got, st.Rdev) {
 		t.Errorf("mapped %v after the end of the mapping", got)
 	}
 }

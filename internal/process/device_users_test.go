@@ -1,4 +1,4 @@
-package berth
+package process
 
 import (
 	"os"
@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDeviceSearch: a process with more open files than usual is searched as others are, and one with more than
+// TestFindDeviceUsers: a process with more open files than usual is searched as others are, and one with more than
 // may be looked at counts as if it had every device open.
-func TestDeviceSearch(t *testing.T) {
+func TestFindDeviceUsers(t *testing.T) {
 	fd, err := unix.Open("/dev/full", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -30,10 +30,8 @@ func TestDeviceSearch(t *testing.T) {
 	const other = 4095 << 8
 	self := os.Getpid()
 	look := func(left int) []uint64 {
-		s := deviceSearch{proc: "/proc", numbers: map[uint64]string{st.Rdev: "GPU-0", other: "GPU-1"}, left: left}
-		found := s.searchAll([]int{self})[self]
-		slices.Sort(found)
-		return found
+		s := deviceSearch{proc: "/proc", devices: []uint64{st.Rdev, other}, left: left}
+		return s.searchAll([]int{self})[self]
 	}
 	if got := look(maxFiles); !slices.Equal(got, []uint64{st.Rdev}) {
 		t.Errorf("open %v, want %v", got, st.Rdev)
