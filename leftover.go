@@ -243,7 +243,7 @@ func (t *tenants) list() (pids []int, err error) {
 		if err != nil { // it has ended
 			return true
 		}
-		return where == own && (!t.guarded || process.IsKernelThread(t.proc, pid) || process.IsSystems(t.proc, pid))
+		return where == own && (!t.guarded || process.IsKernelThread(t.proc, pid) || process.RunsAsSystemUser(t.proc, pid))
 	}), nil
 }
 
@@ -263,7 +263,7 @@ func (t *tenants) lacksLease(pid int, uuid string) (bool, error) {
 	if err != nil || found {
 		return !exempt, err
 	}
-	return t.guarded || process.SharesUsers(t.proc, pid), nil
+	return t.guarded || process.SharesUserNamespace(t.proc, pid), nil
 }
 
 // holdsDevice reports whether a cgroup belongs to the holder of a device. It is true if that can't be told: the cgroup of

@@ -40,7 +40,7 @@ func OpenFiles(proc string, skip func(pid int) bool) iter.Seq[OpenFile] {
 	}
 }
 
-// List returns the processes in procfs, which is mounted at proc.
+// List returns the pids of all processes. proc is where procfs is mounted; without procfs the list is empty.
 func List(proc string) (pids []int) {
 	dirs, _ := filepath.Glob(proc + "/[0-9]*") // the pattern is well-formed
 	for _, dir := range dirs {
@@ -74,8 +74,8 @@ func FilesOf(proc string, pid int) iter.Seq[OpenFile] {
 			if err != nil || !more || id == pid || some && (shareFiles(pid, id) || shareFiles(last, id)) {
 				continue
 			}
-			var any bool
-			if any, more = readDescriptors(thread, pid, yield); any {
+			var found bool
+			if found, more = readDescriptors(thread, pid, yield); found {
 				some, last = true, id
 			}
 		}

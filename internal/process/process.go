@@ -168,14 +168,10 @@ func MayLiftMemlock(proc string) bool {
 	return err != nil || mask&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// Children returns the pids of a process's children. proc is where procfs is mounted.
+// Children returns the pids of a process's children. Those that start or end during the call may be left out. proc is where
+// procfs is mounted; without procfs the list is empty.
 func Children(proc string, pid int) (children []int) {
-	entries, _ := os.ReadDir(proc) // without procfs no child is found
-	for _, e := range entries {
-		child, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
+	for _, child := range List(proc) {
 		if parent, err := Parent(proc, child); err == nil && parent == pid {
 			children = append(children, child)
 		}

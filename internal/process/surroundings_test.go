@@ -34,7 +34,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-func TestTenants(t *testing.T) {
+func TestSurroundings(t *testing.T) {
 	needRoot(t)
 	as := func(uid uint32) *syscall.SysProcAttr {
 		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -44,9 +44,9 @@ func TestTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		name                         string
-		attr                         *syscall.SysProcAttr
-		contained, systems, sharesUs bool
+		name                             string
+		attr                             *syscall.SysProcAttr
+		contained, systemUser, sameUsers bool
 	}{
 		{"root", nil, false, true, true},
 		{"a system account", as(999), false, true, true},
@@ -60,11 +60,11 @@ func TestTenants(t *testing.T) {
 			if err != nil || (got != own) != tt.contained {
 				t.Errorf("surroundings %+v, %v; own %+v", got, err, own)
 			}
-			if got := IsSystems("/proc", pid); got != tt.systems {
-				t.Errorf("the system's: %v", got)
+			if got := RunsAsSystemUser("/proc", pid); got != tt.systemUser {
+				t.Errorf("a system user: %v", got)
 			}
-			if got := SharesUsers("/proc", pid); got != tt.sharesUs {
-				t.Errorf("shares users: %v", got)
+			if got := SharesUserNamespace("/proc", pid); got != tt.sameUsers {
+				t.Errorf("the same user namespace: %v", got)
 			}
 			if IsKernelThread("/proc", pid) {
 				t.Error("a thread of the kernel")
@@ -74,7 +74,7 @@ func TestTenants(t *testing.T) {
 	if _, err := ReadSurroundings("/proc", "1073741824"); err == nil {
 		t.Error("a process that doesn't exist has surroundings")
 	}
-	if IsSystems("/proc", 1<<30) || SharesUsers("/proc", 1<<30) {
+	if RunsAsSystemUser("/proc", 1<<30) || SharesUserNamespace("/proc", 1<<30) {
 		t.Error("a process that doesn't exist has properties")
 	}
 	if threads := slices.DeleteFunc(List("/proc"), func(pid int) bool { return !IsKernelThread("/proc", pid) }); len(threads) == 0 {

@@ -20,7 +20,8 @@ type Surroundings struct {
 	inode     uint64
 }
 
-// ReadSurroundings reads those of a process. proc is where procfs is mounted; pid is a number or "self".
+// ReadSurroundings returns the surroundings of a process. proc is where procfs is mounted; pid is a number or "self". It fails
+// for a process that has ended, and for one whose first thread has ended: the kernel then shows no root directory.
 func ReadSurroundings(proc, pid string) (s Surroundings, err error) {
 	dir := proc + "/" + pid
 	// A stat of the link to a namespace takes ten times as long.
@@ -35,31 +36,31 @@ func ReadSurroundings(proc, pid string) (s Surroundings, err error) {
 	return s, nil
 }
 
-// IsKernelThread reports whether a process has no program, as the kernel's threads. It is also true for one that is about to
-// end.
+// IsKernelThread reports whether a process has no program, as threads of the kernel. It is also true for a process that
+// is about to end, or whose first thread has ended. proc is where procfs is mounted.
 func IsKernelThread(proc string, pid int) bool {
 	_, err := os.Readlink(proc + "/" + strconv.Itoa(pid) + "/exe")
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// SharesUsers reports whether a process is in this process's user namespace, so that its user ids mean the same. It is
-// false for a process that has ended.
-func SharesUsers(proc string, pid int) bool {
-	own, err := NamespaceOf(proc, pid, "user")
+// SharesUserNamespace reports whether a process is in the user namespace of the caller, so that its user ids mean the
+// same. It is false for a process that has ended. proc is where procfs is mounted.
+func SharesUserNamespace(proc string, pid int) bool {
+	theirs, err := NamespaceOf(proc, pid, "user")
 	if err != nil {
 		return false
 	}
-	mine, err := NamespaceOf(proc, os.Getpid(), "user")
-	return err == nil && own == mine
+	own, err := NamespaceOf(proc, os.Getpid(), "user")
+	return err == nil && theirs == own
 }
 
 // maxSystemUser is the highest id of an account that isn't a person's: SYS_UID_MAX of login.defs(5).
 const maxSystemUser = 999
 
-// IsSystems reports whether a process runs for root or a system account, and not for a person: none of its user ids
-// is a person's. It is false for a process that has ended. The owner of /proc/PID says less: that is root for each
-// process that can't be traced.
-func IsSystems(proc string, pid int) bool {
+// RunsAsSystemUser reports whether none of a process's user ids is a person's, so that it runs for root or a system account.
+// The ids are those of the caller's user namespace. It is false for a process that has ended. proc is where procfs is
+// mounted. The owner of /proc/PID says less: that is root for each process that can't be traced.
+func RunsAsSystemUser(proc string, pid int) bool {
 	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
 	if err != nil {
 		return false
