@@ -36,7 +36,7 @@ func (r *reader) closeFile() {
 	}
 }
 
-// setBound makes the present end of the log the end for nextEntry.
+// setBound makes the present end of the log the end for nextEntry, until removeBound is called.
 func (r *reader) setBound() error {
 	r.bounded = true
 	// During a rotation, and after one that was killed, the newest file has a number.
@@ -49,12 +49,15 @@ func (r *reader) setBound() error {
 			return fmt.Errorf("read log: %w", err)
 		}
 		r.newest = f
-		r.bound, err = f.Stat()
-		return err
+		if r.bound, err = f.Stat(); err != nil {
+			return fmt.Errorf("read log: %w", err)
+		}
+		return nil
 	}
 	return nil
 }
 
+// removeBound makes nextEntry give all entries that are written. It may be called without setBound.
 func (r *reader) removeBound() {
 	if r.bounded = false; r.newest != nil {
 		r.newest.Close() // opened for reading

@@ -71,8 +71,8 @@ func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 // command may have ended by itself; if init never executed the command, crun waits for ever.
 const startTimeout = 3 * time.Second
 
-// stoppedCheckInterval is how often waitRuntime checks whether init is stopped, and maxStoppedChecks how many
-// often it may be, also with pauses: a rank can stop another one again and again.
+// stoppedCheckInterval is how often waitRuntime checks whether init is stopped. maxStoppedChecks is how many checks may
+// find it stopped before the runtime is killed, in a row or not: a rank can stop another one again and again.
 const (
 	stoppedCheckInterval = 200 * time.Millisecond
 	maxStoppedChecks     = int(startTimeout / stoppedCheckInterval)
