@@ -13,11 +13,12 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// FindHolders returns the processes that hold a lock on each of several open files, as far as they are in this pid
-// namespace. A descriptor made with O_PATH suffices.
+// FindHolders returns the processes that hold a lock of flock(2) on each of several open files, in the order of the files.
+// Processes outside of this PID namespace, and those whose descriptors the caller may not read, are left out. A descriptor
+// made with O_PATH suffices.
 //
 // The kernel records which process took a lock. Others that inherited the descriptor also hold the lock: they are only
-// found once that process doesn't hold it anymore. Only then, and where the kernel doesn't show all locks, are the
+// found once that process doesn't hold it any more. Only then, and where the kernel doesn't show all locks, are the
 // descriptors of all processes read, which takes 5 µs for each.
 func FindHolders(fds ...int) [][]Holder {
 	var files []lockedFile
@@ -44,8 +45,8 @@ type lockedFile struct {
 	name string
 }
 
-// maxTable bounds /proc/self/mountinfo in bytes.
-const maxTable = 4 << 20
+// maxMountInfo bounds /proc/self/mountinfo in bytes.
+const maxMountInfo = 4 << 20
 
 func describeFile(fd int) (f lockedFile) {
 	var st unix.Stat_t
@@ -67,7 +68,7 @@ func describeFile(fd int) (f lockedFile) {
 			inode = strings.TrimSpace(value)
 		}
 	}
-	table, err := smallfile.Read("/proc/self/mountinfo", maxTable)
+	table, err := smallfile.Read("/proc/self/mountinfo", maxMountInfo)
 	if err != nil || inode == "" {
 		return f
 	}

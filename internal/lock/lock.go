@@ -146,7 +146,7 @@ type Lock struct {
 	resume func()
 }
 
-// File is the file that is locked.
+// File returns the locked file, which Close closes.
 func (l *Lock) File() *os.File { return l.file }
 
 // Close releases the lock. So does the end of the process.
