@@ -123,7 +123,7 @@ func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, er
 		l.log.Warn("sweep receipts", "error", err)
 	}
 	tx.reapDead()
-	if err := tx.needInspection(); err != nil {
+	if err := tx.checkInspected(); err != nil {
 		return Lease{}, err
 	}
 	if err := tx.refuseSecond(a.Owner); err != nil {

@@ -6,9 +6,9 @@ import (
 )
 
 // A device can still be open when its holder is dead: a process that isn't the holder's may have got a
-// descriptor from it. Options.Inspect looks for such processes. That takes milliseconds, so it is done without the lock:
-// a transaction that would remove a lease that wasn't inspected leaves it, and is repeated after the inspection. A
-// process that is killed meanwhile leaves a lease with a dead holder, which the next one inspects.
+// descriptor from it. Options.Inspect searches for such processes. That takes milliseconds or more, so it is done without
+// the lock: a transaction that would remove a lease that wasn't inspected leaves it, and is repeated after the inspection.
+// A process that is killed meanwhile leaves a lease with a dead holder, which the next transaction inspects.
 
 // errUninspected means that the transaction has to be repeated after an inspection. Callers of this package never see it.
 var errUninspected = errors.New("leases have to be inspected")
@@ -22,16 +22,16 @@ func (tx *transaction) mayRemove(l Lease) bool {
 	return false
 }
 
-// needInspection returns errUninspected if leases wait for their inspection.
-func (tx *transaction) needInspection() error {
+// checkInspected returns errUninspected if leases wait for their inspection.
+func (tx *transaction) checkInspected() error {
 	if len(tx.pending) > 0 {
 		return errUninspected
 	}
 	return nil
 }
 
-// updateInspected is update, repeated with f after each inspection that f needs. renew, if not nil, is called after
-// an inspection.
+// updateInspected is update for an f that returns checkInspected's error. If that is errUninspected, the leases are
+// inspected and f is called again. renew, if not nil, is called after each inspection.
 func (l *Ledger) updateInspected(ctx context.Context, renew func() error, f func(*transaction) error) error {
 	inspected := map[string]bool{}
 	for {

@@ -56,9 +56,9 @@ type Options struct {
 	// an end of a lease is written (without that lease) and after a new lease was written (with
 	// it). If it fails, so does the call.
 	Granted func([]Lease) error
-	// Inspect, if set, is called without the lock before leases are removed, except by ReleaseUncreated, once the
-	// holders of those that are reaped are dead. It looks for processes that still have one of their devices open.
-	// If it fails, so does the call, and the leases stay.
+	// Inspect, if set, is called without the lock before leases are removed, once the holders of those that are reaped
+	// are dead. It searches for processes that still have one of their devices open. If it fails, so does the call, and
+	// the leases stay. Several goroutines may call it at once.
 	Inspect func(context.Context, []Lease) error
 	// Step, if set, is called between the steps of a transaction. Tests use it to kill the process
 	// at each point.

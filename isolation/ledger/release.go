@@ -72,12 +72,12 @@ func (l *Ledger) Reap(ctx context.Context) error {
 			return err
 		}
 		tx.reapDead()
-		return tx.needInspection()
+		return tx.checkInspected()
 	})
 }
 
-// WithLeases calls f with the leases under the lock. Leases of dead holders are among them only if
-// Options.Inspect is set.
+// WithLeases calls f with the leases under the lock. Leases of dead holders are removed before, unless Options.Inspect is
+// set: they then stay until they are inspected, and f gets them too.
 func (l *Ledger) WithLeases(ctx context.Context, f func([]Lease) error) error {
 	return l.update(ctx, func(tx *transaction) error {
 		if err := tx.readAllLeases(); err != nil {
@@ -115,7 +115,7 @@ func (l *Ledger) releaseIf(ctx context.Context, id string, may func(*transaction
 		if tx.mayRemove(lease) {
 			tx.removeLease(i, "released", "")
 		}
-		return tx.needInspection()
+		return tx.checkInspected()
 	})
 }
 
