@@ -90,11 +90,11 @@ func (d Device) Conflicts(e Device) bool {
 	if d.UUID == e.UUID || d.UUID == e.Parent || d.Parent == e.UUID {
 		return true
 	}
-	return (d.Nodes != "" || e.Nodes != "") && (d.hasAlone(e) || e.hasAlone(d)) // few devices have nodes, and a call copies both
+	return (d.Nodes != "" || e.Nodes != "") && (d.ownsNodeOf(e) || e.ownsNodeOf(d)) // few devices have nodes, and a call copies both
 }
 
-// hasAlone reports whether e brings a node that only the holder of d may have.
-func (d Device) hasAlone(e Device) bool {
+// ownsNodeOf reports whether e brings a node that only the holder of d may have.
+func (d Device) ownsNodeOf(e Device) bool {
 	if d.Nodes == "" {
 		return false
 	}
@@ -144,7 +144,8 @@ func CDIDevice(name string) Device {
 	return Device{UUID: name, Index: name, Model: kind}
 }
 
-// JoinNodes returns device numbers such as "c 240:7" as the text of [Device.Nodes], the same for the same set.
+// JoinNodes returns device numbers such as "c 240:7" as the text of [Device.Nodes]. Lists with the same numbers give the
+// same text.
 func JoinNodes(numbers []string) string {
 	return strings.Join(slices.Compact(slices.Sorted(slices.Values(numbers))), ",")
 }

@@ -42,8 +42,9 @@ func (r Registry) Resolve(names []string) (edits.Edits, error) {
 	return all, nil
 }
 
-// Device returns the named device as something that can be leased. Its holder has the nodes of the device's own
-// edits alone, but for those that the spec lists for all of its devices and those of [controlNodes].
+// Device returns the named device as something that can be leased. Its Nodes are those of the device's own edits, without
+// those that the spec lists for all of its devices and those of [controlNodes]. A node that can't be read is an error, and
+// so is a name that no spec defines.
 func (r Registry) Device(name string) (gpu.Device, error) {
 	s, d, err := r.Find(name)
 	if err != nil {
@@ -52,8 +53,8 @@ func (r Registry) Device(name string) (gpu.Device, error) {
 	return s.toLeased(d, controlNodes())
 }
 
-// Devices returns all devices, in the order of the registry. A device of which a node can't be read, and which can't be
-// leased therefore, is without nodes.
+// Devices returns all devices, in the order of the registry. A device with a node that can't be read has no Nodes; Device
+// fails for it, so it can't be leased.
 func (r Registry) Devices() []gpu.Device {
 	all, control := []gpu.Device{}, controlNodes()
 	for _, s := range r.Specs {
