@@ -2,8 +2,9 @@ package guard
 
 import "github.com/berth-gpu/berth/isolation/cgroup"
 
-// FindContainer reports whether a cgroup belongs to a running container of root's engines, and whether accelerators
-// are open to that container because the admin exempts it.
+// FindContainer reports whether a cgroup belongs to a running container of root's engines, and whether that container may
+// open accelerators without a lease: the admin exempts it, or the guard is disabled. Each call reads the state of all
+// containers. A key of exemptions that can't be read is an error.
 func (g Guard) FindContainer(path string) (found, exempt bool, err error) {
 	all, err := g.listRunning()
 	if err != nil {
