@@ -58,8 +58,8 @@ func (n *Node) inspectEnded(ctx context.Context, _ []ledger.Lease) error {
 	})
 }
 
-// InspectDevices is [ledger.Options.Inspect] for ledgers that package ledger opens. It finds the processes that have a device
-// open without a lease.
+// InspectDevices is [ledger.Options.Inspect] for ledgers that are opened without a [Node], as those of tasks are. It does
+// what [Node.InspectDevices] does, whichever leases end.
 func (c Config) InspectDevices(ctx context.Context, _ []ledger.Lease) error {
 	n, err := Open(c)
 	if err != nil {
@@ -81,8 +81,9 @@ func readTime(f *os.File) time.Duration {
 	return time.Duration(at)
 }
 
-// InspectDevices finds the processes that have a device open without a lease, as the end of a lease does.
-// A descriptor that nobody had received yet at the end of its lease is found so later.
+// InspectDevices searches for processes that have a device open without a lease, as the end of a lease does, and stores them
+// for [Node.UnleasedProcesses]. With policy.in_use "ignore" it does nothing. A second call finds descriptors that were
+// still in a socket at the first one. It takes milliseconds, and seconds if processes have very many files open.
 func (n *Node) InspectDevices(ctx context.Context) error {
 	if !n.ChecksInUse() {
 		return nil
@@ -156,9 +157,11 @@ func (n *Node) findLeftover() (found map[string][]gpu.Process, err error) {
 	for pid, open := range process.FindDeviceUsers(t.proc, pids, slices.Collect(maps.Keys(numbers))) {
 		for _, number := range open {
 			uuid := numbers[number]
-			if lacks, err := t.lacksLease(pid, uuid); err != nil {
+			lacks, err := t.lacksLease(pid, uuid)
+			if err != nil {
 				return nil, err
-			} else if !lacks {
+			}
+			if !lacks {
 				continue
 			}
 			p, ok := n.identifyProcess(probe.Process{PID: pid})
