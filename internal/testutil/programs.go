@@ -8,7 +8,7 @@ import (
 )
 
 // BuildPrograms puts programs of cmd into a directory. With BERTH_TEST_BIN they are copied from that directory, in which
-// make has just built them. Without it they are compiled, as a plain go test needs it.
+// make has just built them. Without it, as in a plain go test, they are compiled.
 func BuildPrograms(dir string, names ...string) error {
 	for _, name := range names {
 		if err := buildProgram(filepath.Join(dir, name), name); err != nil {
@@ -20,18 +20,20 @@ func BuildPrograms(dir string, names ...string) error {
 
 func buildProgram(path, name string) error {
 	if bin := os.Getenv("BERTH_TEST_BIN"); bin != "" {
-		program, err := os.ReadFile(filepath.Join(bin, name))
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(path, program, 0o755)
+		// Not written by this process: a child that another test forks meanwhile would hold the file open, and to execute
+		// it would fail with ETXTBSY.
+		return run(exec.Command("cp", filepath.Join(bin, name), path))
 	}
 	build := exec.Command("go", "build", "-trimpath", "-o", path, "github.com/berth-gpu/berth/cmd/"+name)
 	if name != "berth-nvml" { // the only one with C
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	}
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w\n%s", build.Args, err, out)
+	return run(build)
+}
+
+func run(cmd *exec.Cmd) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
 	}
 	return nil
 }
