@@ -44,7 +44,7 @@ func (n *Node) inspectEnded(ctx context.Context, _ []ledger.Lease) error {
 		}
 		found, err := n.findLeftover()
 		if err != nil {
-			return fmt.Errorf("look for processes that have devices open: %w", err)
+			return fmt.Errorf("search for processes that have devices open: %w", err)
 		}
 		kept := n.UnleasedProcesses()
 		for uuid, all := range kept {
