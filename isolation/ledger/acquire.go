@@ -22,7 +22,8 @@ type Ask struct {
 	// Inventory in which the request is matched.
 	Inventory gpu.Inventory
 	// Renew, if set, gives the inventory as it is now. A waiting request calls it before each
-	// attempt, because the node can change meanwhile. An error ends the wait.
+	// attempt, because the node can change meanwhile, and each request after an inspection (Options.Inspect)
+	// that it needed. An error ends the request.
 	Renew func(context.Context) (gpu.Inventory, error)
 	// Wait is how long to wait in the queue: 0 fails at once with *BusyError, a
 	// negative value waits for as long as ctx lives.
