@@ -13,9 +13,9 @@ OPS     ?= 1000000
 PARALLEL ?= 6
 # They start first, so that none of them is left alone at the end.
 LONGEST := ./test/faults ./test/tasks ./test/cli ./test/escape ./test/features ./launcher ./test/gpu ./test/images ./test/pull ./test/devicerules ./test/hook ./test/guard ./launcher/image ./test/broker ./test/everyday ./test/docs
-# Root tests make and remove thousands of files and devices in /tmp. ext4 gives no inode away again for five seconds, and
-# searches all of these for each new file: 30% of the CPU time of test/escape. So /tmp is a tmpfs for them, which only they
-# see. It would hide a checkout below /tmp.
+# Root tests make and remove thousands of files and devices in /tmp. ext4 doesn't reuse an inode for five seconds after its
+# removal, and searches all such inodes for each new file: 30% of the CPU time of test/escape. So root tests have a tmpfs as
+# /tmp, in a mount namespace of their own. It takes memory, and it would hide a checkout below /tmp, which gets none.
 TMPFS   := $(if $(ROOT),$(if $(filter /tmp/%,$(CURDIR)),,unshare --mount sh -c 'mount -t tmpfs -o mode=1777 tmpfs /tmp && exec "$$@"' sh))
 # 1 runs the tests of make test on every pair of runtime and version of cgroups.
 ALL     ?=
