@@ -117,7 +117,8 @@ func (n *Node) gatherCDI(ctx context.Context, p *Plan, spec *specs.Spec, leased 
 			return err
 		}
 		now, err := r.Device(d.UUID)
-		if err == nil && now != d && !p.dryRun {
+		recorded := d.Nodes != "" || d.CommonNodes != "" // a lease of an earlier version has no nodes
+		if err == nil && recorded && now != d && !p.dryRun {
 			err = fmt.Errorf("CDI device %s: its device nodes have changed since it was leased; a new lease brings the new ones", d.UUID)
 		}
 		if err != nil {

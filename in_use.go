@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -106,6 +107,12 @@ func (n *Node) IdentifyProcesses(uses []probe.Use) (found map[string][]gpu.Proce
 }
 
 func (n *Node) identifyProcess(p probe.Process) (gpu.Process, bool) {
+	known, ok := n.describeProcess(p)
+	return known, ok && process.Lives(n.config.GPUHost().ProcPath(), p.PID, known.Start)
+}
+
+// describeProcess is identifyProcess for a process of which threads may live when its first has ended.
+func (n *Node) describeProcess(p probe.Process) (gpu.Process, bool) {
 	h := n.config.GPUHost()
 	known := gpu.Process{PID: p.PID, Memory: p.Memory}
 	var err error
@@ -124,20 +131,27 @@ func (n *Node) identifyProcess(p probe.Process) (gpu.Process, bool) {
 	if u, err := user.LookupId(known.User); err == nil {
 		known.User = u.Username
 	}
-	return known, process.Lives(h.ProcPath(), p.PID, known.Start)
+	return known, n.isSame(known)
+}
+
+// isSame reports whether a process's pid still belongs to it. Threads of it may live when its first has ended.
+func (n *Node) isSame(p gpu.Process) bool {
+	start, err := process.Start(n.config.GPUHost().ProcPath(), p.PID)
+	return err == nil && start == p.Start
 }
 
 // removeHolders removes processes that have ended, processes of a lease's holder, and those that were found by an open device
-// and have closed it.
+// and don't have it open any more.
 func (n *Node) removeHolders(found map[string][]gpu.Process) map[string][]gpu.Process {
 	if len(found) == 0 {
 		return found
 	}
 	proc, holdsLease := n.config.GPUHost().ProcPath(), n.readHolders()
+	left, err := n.findStillLeftover(found)
 	for uuid, all := range found {
 		all = slices.DeleteFunc(slices.Clone(all), func(p gpu.Process) bool {
 			if isLeftover(p) {
-				return !process.Lives(proc, p.PID, p.Start) || !n.isStillLeftover(p, uuid)
+				return err == nil && !slices.Contains(left[uuid], p)
 			}
 			return !process.Lives(proc, p.PID, p.Start) || holdsLease(p.PID)
 		})
@@ -177,6 +191,9 @@ func (n *Node) SaveProcesses(ctx context.Context, found map[string][]gpu.Process
 
 // storeProcesses writes the list of [Node.UnleasedProcesses]. The caller has the lock of inspections.
 func (n *Node) storeProcesses(found map[string][]gpu.Process) error {
+	if maps.EqualFunc(found, n.loadProcesses(), slices.Equal) { // a change makes waiting requests look again
+		return nil
+	}
 	if len(found) == 0 {
 		if err := os.Remove(n.config.processesPath()); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -196,6 +213,11 @@ func (n *Node) bootID() (string, error) {
 
 // UnleasedProcesses returns the stored unleased processes that still live, by the device's UUID.
 func (n *Node) UnleasedProcesses() map[string][]gpu.Process {
+	return n.removeHolders(n.loadProcesses())
+}
+
+// loadProcesses returns the stored unleased processes of this boot, also those that have ended since.
+func (n *Node) loadProcesses() map[string][]gpu.Process {
 	boot, found := snapshot.LoadProcesses(n.config.processesPath())
 	if len(found) == 0 { // the usual case: skip reading the boot id
 		return nil
@@ -203,21 +225,40 @@ func (n *Node) UnleasedProcesses() map[string][]gpu.Process {
 	if now, err := n.bootID(); err != nil || now != boot {
 		return nil
 	}
-	return n.removeHolders(found)
+	return found
 }
 
-// listOccupied returns the devices of the inventory that unleased processes use.
-func (n *Node) listOccupied(inv gpu.Inventory) (all []gpu.Occupied) {
-	found := n.UnleasedProcesses()
-	if len(found) == 0 {
-		return nil
+// listOccupied returns the devices of the inventory that unleased processes use. If one that was found by its open device
+// doesn't have it open any more, it may have passed the device on: then processes are searched again.
+func (n *Node) listOccupied(ctx context.Context, inv gpu.Inventory) (all []gpu.Occupied, err error) {
+	stored := n.loadProcesses()
+	if len(stored) == 0 {
+		return nil, nil
+	}
+	found := n.removeHolders(maps.Clone(stored))
+	if countLeftover(found) < countLeftover(stored) {
+		if err := n.inspectEnded(ctx, nil); err != nil {
+			return nil, err
+		}
+		found = n.UnleasedProcesses()
 	}
 	for _, d := range inv.Devices() {
 		if by := found[d.UUID]; len(by) > 0 {
 			all = append(all, gpu.Occupied{Device: d, By: by})
 		}
 	}
-	return all
+	return all, nil
+}
+
+func countLeftover(found map[string][]gpu.Process) (count int) {
+	for _, all := range found {
+		for _, p := range all {
+			if isLeftover(p) {
+				count++
+			}
+		}
+	}
+	return count
 }
 
 // RemarkOccupied returns a remark for each device that [Node.FindOccupied] returns.
@@ -242,4 +283,18 @@ func (n *Node) FindOccupied(leased []gpu.Device) (all []gpu.Occupied) {
 		}
 	}
 	return all
+}
+
+// fileVersion identifies the content of a file that is replaced by each change. It is zero for a missing file.
+type fileVersion struct {
+	inode    uint64
+	modified unix.Timespec
+}
+
+func versionOf(path string) fileVersion {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return fileVersion{}
+	}
+	return fileVersion{st.Ino, st.Mtim}
 }

@@ -17,14 +17,16 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Acquire leases all devices of the request, or none. It sets ask.Inventory and ask.Renew.
+// Acquire leases all devices of the request, or none. It sets ask.Inventory, ask.Renew and ask.Stale.
 // A request that policy doesn't allow is an error that Is [ErrForbidden].
 func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
 	if err := n.config.Policy.checkRequest(ask.Request); err != nil {
 		return ledger.Lease{}, err
 	}
 	// Each attempt of a waiting request checks the ledger too: an attempt without a ledger creates an empty one.
+	var processes fileVersion
 	look := func(ctx context.Context) (gpu.Inventory, error) {
+		processes = versionOf(n.config.processesPath())
 		inv, err := n.inventoryFor(ctx, ask.Request)
 		if err == nil {
 			err = n.CheckLedger()
@@ -36,6 +38,7 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 		inv.GPUs = sysfs.MarkLost(n.config.GPUHost(), inv.GPUs)
 		return inv, err
 	}
+	ask.Stale = func() bool { return versionOf(n.config.processesPath()) != processes }
 	// A check of the PCI bus takes several system calls for each GPU of the node. An attempt
 	// that doesn't wait checks afterwards: the GPUs of its lease, or all if it was refused.
 	first := look
@@ -105,7 +108,7 @@ func (n *Node) inventoryFor(ctx context.Context, r request.Request) (gpu.Invento
 	}
 	inv, err := look(ctx)
 	if err == nil && r.GPUs() && (n.config.Policy.InUse == "" || n.config.Policy.InUse == "refuse") {
-		inv.Occupied = n.listOccupied(inv)
+		inv.Occupied, err = n.listOccupied(ctx, inv)
 	}
 	if err == nil && r.NICs() != "" {
 		inv.NICs, err = sysfs.ReadPortStates(n.config.GPUHost(), inv.NICs)

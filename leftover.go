@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
@@ -31,7 +33,7 @@ func (c Config) inspectionPath() string { return filepath.Join(c.State, "inspect
 
 // inspectEnded is [ledger.Options.Inspect]. One search for several leases that end at the same time is enough: it sees
 // all devices, and it is skipped if another one has begun since the call.
-func (n *Node) inspectEnded(ctx context.Context, _ []ledger.Lease) error {
+func (n *Node) inspectEnded(ctx context.Context, ended []ledger.Lease) error {
 	asked, err := n.uptime()
 	if err != nil {
 		return err
@@ -42,15 +44,15 @@ func (n *Node) inspectEnded(ctx context.Context, _ []ledger.Lease) error {
 		if err != nil || asked <= last && last <= began { // a later time is that of an earlier boot
 			return err
 		}
-		found, err := n.findLeftover()
+		found, err := n.findLeftover(ended)
 		if err != nil {
 			return fmt.Errorf("search for processes that have devices open: %w", err)
 		}
-		kept := n.UnleasedProcesses()
+		kept := n.loadProcesses()
 		for uuid, all := range kept {
 			kept[uuid] = slices.DeleteFunc(all, isLeftover)
 		}
-		if err := n.storeProcesses(joinProcesses(kept, found)); err != nil || f == nil {
+		if err := n.storeProcesses(joinProcesses(n.removeHolders(kept), found)); err != nil || f == nil {
 			return err
 		}
 		_, err = f.WriteAt(fmt.Appendf(nil, "%020d", began), 0)
@@ -138,38 +140,62 @@ func joinProcesses(a, b map[string][]gpu.Process) map[string][]gpu.Process {
 	return both
 }
 
+// maxLeftover bounds the processes that are stored for one device. When these have ended, the others are searched for again.
+const maxLeftover = 16
+
+// searchRounds bounds how often a search looks for processes that have started since it began.
+const searchRounds = 3
+
 // findLeftover returns the processes that have a device open without a lease, and couldn't have opened it themselves, by
-// the device's UUID. If policy says so, they are ended, and those that have ended aren't returned.
-func (n *Node) findLeftover() (found map[string][]gpu.Process, err error) {
+// the device's UUID. If policy says so, they are ended, and those that have ended aren't returned. The leases that are
+// about to end don't count.
+func (n *Node) findLeftover(ended []ledger.Lease) (found map[string][]gpu.Process, err error) {
 	found = map[string][]gpu.Process{}
 	numbers, err := n.deviceNumbers()
 	if err != nil || len(numbers) == 0 {
 		return found, err
 	}
-	t, err := n.newTenants()
+	t, err := n.newTenants(ended)
 	if err != nil {
 		return nil, err
 	}
-	pids, err := t.list()
-	if err != nil {
+	s := process.NewDeviceSearch(t.proc, slices.Collect(maps.Keys(numbers)))
+	open, searched := map[int][]uint64{}, map[int]bool{}
+	for range searchRounds {
+		pids, err := t.list(searched)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(open, s.Search(pids))
+		if len(pids) == 0 {
+			break
+		}
+	}
+	users := map[int]gpu.Process{}
+	for pid := range open {
+		p, ok := n.describeProcess(probe.Process{PID: pid})
+		if !ok {
+			continue
+		}
+		users[pid] = p
+		if s.Searched(pid) { // once more, as the pid may have been reused meanwhile
+			open[pid] = process.NewDeviceSearch(t.proc, slices.Collect(maps.Keys(numbers))).Search([]int{pid})[pid]
+		}
+	}
+	// What was open by a lease before now is known by the leases as they are now.
+	if err := t.readLeases(ended); err != nil {
 		return nil, err
 	}
-	for pid, open := range process.FindDeviceUsers(t.proc, pids, slices.Collect(maps.Keys(numbers))) {
-		for _, number := range open {
-			uuid := numbers[number]
-			lacks, err := t.lacksLease(pid, uuid)
-			if err != nil {
-				return nil, err
-			}
-			if !lacks {
-				continue
-			}
-			p, ok := n.identifyProcess(probe.Process{PID: pid})
-			if !ok || n.config.Policy.Leftover == "end" && endProcess(t.proc, p) {
-				continue
-			}
+	for pid, p := range users {
+		lacking := slices.DeleteFunc(open[pid], func(number uint64) bool { return !t.lacksLease(pid, numbers[number]) })
+		if len(lacking) > 0 && s.Searched(pid) && n.config.Policy.Leftover == "end" && n.endLeftover(p, lacking) {
+			continue
+		}
+		for _, number := range lacking {
 			p.Device = number
-			found[uuid] = append(found[uuid], p)
+			if uuid := numbers[number]; len(found[uuid]) < maxLeftover {
+				found[uuid] = append(found[uuid], p)
+			}
 		}
 	}
 	return found, nil
@@ -207,21 +233,26 @@ func (n *Node) deviceNumbers() (map[uint64]string, error) {
 
 // tenants tells processes that use a device by a lease, or on behalf of the host, from others.
 type tenants struct {
-	node    *Node
-	proc    string
-	leases  []ledger.Lease
-	exempt  []string // cgroups
-	guarded bool     // the device guard is on: a process without a lease can't have opened a device
+	node       *Node
+	proc       string
+	own        process.Surroundings
+	leases     []ledger.Lease
+	exempt     []string // cgroups
+	guarded    bool     // the device guard is on: a process without a lease can't have opened a device
+	containers func() (guard.Containers, error)
 }
 
-func (n *Node) newTenants() (*tenants, error) {
-	t := &tenants{node: n, proc: n.config.GPUHost().ProcPath(), exempt: append(slices.Clone(n.config.Guard.Exempt), nvmlCgroup)}
-	var err error
-	if t.leases, err = n.Leases(); err != nil {
+// newTenants reads what tells processes apart. The leases that are about to end don't count.
+func (n *Node) newTenants(ended []ledger.Lease) (t *tenants, err error) {
+	t = &tenants{
+		node: n, proc: n.config.GPUHost().ProcPath(), exempt: append(slices.Clone(n.config.Guard.Exempt), nvmlCgroup),
+		containers: sync.OnceValues(n.guard.ListContainers),
+	}
+	if t.own, err = process.ReadSurroundings(t.proc, "self"); err != nil {
 		return nil, err
 	}
-	if n.cgroups.Version != cgroup.V2 {
-		return t, nil
+	if err := t.readLeases(ended); err != nil || n.cgroups.Version != cgroup.V2 {
+		return t, err
 	}
 	g, err := deviceguard.Open(n.cgroups.Root)
 	if errors.Is(err, deviceguard.ErrOff) || errors.Is(err, deviceguard.ErrUnavailable) {
@@ -234,39 +265,57 @@ func (n *Node) newTenants() (*tenants, error) {
 	return t, g.Close()
 }
 
-// list returns the processes to examine. It leaves out those of root and of system accounts on the host, which the admin
-// has started, and without the device guard all processes outside of containers, which can open devices themselves.
-func (t *tenants) list() (pids []int, err error) {
-	own, err := process.ReadSurroundings(t.proc, "self")
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(process.List(t.proc), func(pid int) bool {
-		where, err := process.ReadSurroundings(t.proc, strconv.Itoa(pid))
-		if err != nil { // it has ended
-			return true
-		}
-		return where == own && (!t.guarded || process.IsKernelThread(t.proc, pid) || process.RunsAsSystemUser(t.proc, pid))
-	}), nil
+func (t *tenants) readLeases(ended []ledger.Lease) (err error) {
+	t.leases, err = t.node.Leases()
+	t.leases = slices.DeleteFunc(t.leases, func(l ledger.Lease) bool {
+		return slices.ContainsFunc(ended, func(e ledger.Lease) bool { return e.ID == l.ID })
+	})
+	return err
 }
 
-// lacksLease reports whether a process of the list has a device open without a lease and without being exempt.
-func (t *tenants) lacksLease(pid int, uuid string) (bool, error) {
+// list returns the processes to examine that aren't known yet, and adds all to known. It leaves out those of root and
+// of system accounts on the host, which the admin has started, and without the device guard all processes outside of
+// containers, which can open devices themselves.
+func (t *tenants) list(known map[int]bool) (pids []int, err error) {
+	for _, pid := range process.List(t.proc) {
+		if known[pid] {
+			continue
+		}
+		known[pid] = true
+		where, err := process.ReadSurroundings(t.proc, strconv.Itoa(pid))
+		if err != nil { // it has ended
+			continue
+		}
+		if where == t.own && (!t.guarded || process.IsKernelThread(t.proc, pid) || process.RunsAsSystemUser(t.proc, pid)) {
+			continue
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// lacksLease reports whether a process of the list uses a device without a lease and without being exempt.
+func (t *tenants) lacksLease(pid int, uuid string) bool {
 	own, err := t.node.cgroups.ProcessPath(t.proc, pid)
-	if err != nil && !errors.Is(err, cgroup.ErrPath) { // it has ended
-		return false, nil //nolint:nilerr // other processes are to be looked at
+	if err != nil || holdsDevice(t.leases, own, uuid) { // it has ended, or is outside of what this cgroup namespace shows
+		return false
 	}
 	if slices.ContainsFunc(t.exempt, func(path string) bool { return cgroup.IsWithin(own, path) }) {
-		return false, nil
+		return false
 	}
-	if holdsDevice(t.leases, own, uuid) {
-		return false, nil
+	containers, err := t.containers()
+	if err == nil {
+		if found, exempt := containers.Find(own); found {
+			return !exempt
+		}
 	}
-	found, exempt, err := t.node.guard.FindContainer(own)
-	if err != nil || found {
-		return !exempt, err
+	if t.guarded {
+		return true
 	}
-	return t.guarded || process.SharesUserNamespace(t.proc, pid), nil
+	// Of the containers of others than root's engines only those count that run as root of the host: users can open the
+	// device themselves. Another root directory alone makes no container.
+	where, err := process.ReadSurroundings(t.proc, strconv.Itoa(pid))
+	return err == nil && !where.SharesPIDs(t.own) && process.SharesUserNamespace(t.proc, pid)
 }
 
 // holdsDevice reports whether a cgroup belongs to the holder of a device. It is true if that can't be told: the cgroup of
@@ -278,33 +327,57 @@ func holdsDevice(leases []ledger.Lease, path, uuid string) bool {
 	})
 }
 
-// endProcess ends a process, and reports whether it has ended.
-func endProcess(proc string, p gpu.Process) bool {
+// endLeftover kills a process that has devices open, and reports whether it has them open no more.
+func (n *Node) endLeftover(p gpu.Process, devices []uint64) bool {
+	proc := n.config.GPUHost().ProcPath()
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return errors.Is(err, unix.ESRCH)
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written
-	for range 100 {
-		if !process.Lives(proc, p.PID, p.Start) {
+	if !n.isSame(p) {
+		return true
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return false
+	}
+	if n.config.Log != nil {
+		n.config.Log.Warn("killed a process that had a device open without a lease", "process", p.String())
+	}
+	for range 20 { // one that waits for the driver takes longer, and counts as a user of the device
+		if !n.isSame(p) || len(process.NewDeviceSearch(proc, devices).Search([]int{p.PID})) == 0 {
 			return true
-		}
-		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return false
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	return false
 }
 
-// isStillLeftover reports whether a process that was found by its open device still has it open without a lease.
-func (n *Node) isStillLeftover(p gpu.Process, uuid string) bool {
-	t, err := n.newTenants()
+// findStillLeftover returns those of the stored processes that were found by an open device and still have it open without
+// a lease.
+func (n *Node) findStillLeftover(stored map[string][]gpu.Process) (left map[string][]gpu.Process, err error) {
+	left = map[string][]gpu.Process{}
+	t, err := n.newTenants(nil)
 	if err != nil {
-		return true
+		return nil, err
 	}
-	if lacks, err := t.lacksLease(p.PID, uuid); err == nil && !lacks {
-		return false
+	var pids []int
+	var devices []uint64
+	for _, all := range stored {
+		for _, p := range all {
+			if isLeftover(p) && n.isSame(p) && !slices.Contains(pids, p.PID) {
+				pids = append(pids, p.PID)
+			}
+			devices = append(devices, p.Device)
+		}
 	}
-	return len(process.FindDeviceUsers(t.proc, []int{p.PID}, []uint64{p.Device})) > 0
+	open := process.NewDeviceSearch(t.proc, devices).Search(pids)
+	for uuid, all := range stored {
+		for _, p := range all {
+			if isLeftover(p) && slices.Contains(open[p.PID], p.Device) && t.lacksLease(p.PID, uuid) {
+				left[uuid] = append(left[uuid], p)
+			}
+		}
+	}
+	return left, nil
 }

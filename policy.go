@@ -95,6 +95,9 @@ func (p Policy) check() error {
 	if err := checkWord("leftover", p.Leftover, "report", "end"); err != nil {
 		return err
 	}
+	if p.Leftover == "end" && !p.ChecksInUse() {
+		return errors.New(`policy.leftover: "end" needs processes to be looked for, and policy.in_use is "ignore"`)
+	}
 	if err := checkWord("show", p.Show, "all", "users", "none"); err != nil {
 		return err
 	}

@@ -2,22 +2,32 @@ package guard
 
 import "github.com/berth-gpu/berth/isolation/cgroup"
 
-// FindContainer reports whether a cgroup belongs to a running container of root's engines, and whether that container may
-// open accelerators without a lease: the admin exempts it, or the guard is disabled. Each call reads the state of all
-// containers. A key of exemptions that can't be read is an error.
-func (g Guard) FindContainer(path string) (found, exempt bool, err error) {
+// Containers are the running containers of root's engines, as they were when they were listed.
+type Containers struct {
+	guard Guard
+	all   []runningContainer
+}
+
+// ListContainers lists the running containers of root's engines. It reads the state of each.
+func (g Guard) ListContainers() (Containers, error) {
 	all, err := g.listRunning()
-	if err != nil {
-		return false, false, err
-	}
-	for _, c := range all {
-		if c.cgroup == "/" || !cgroup.IsWithin(path, c.cgroup) {
+	return Containers{g, all}, err
+}
+
+// Find reports whether a cgroup belongs to one of the containers, and whether that container may open accelerators without
+// a lease: the admin exempts it, or the guard is disabled. While the key of exemptions can't be read, no key exempts.
+func (c Containers) Find(path string) (found, exempt bool) {
+	for _, container := range c.all {
+		if container.cgroup == "/" || !cgroup.IsWithin(path, container.cgroup) {
 			continue
 		}
-		if spec := readBundleSpec(c.Bundle); spec != nil && !g.Disabled {
-			exempt, err = g.IsExempt(spec, c.Bundle)
+		if c.guard.Disabled {
+			return true, true
 		}
-		return true, exempt || g.Disabled, err
+		if spec := readBundleSpec(container.Bundle); spec != nil {
+			exempt, _ = c.guard.IsExempt(spec, container.Bundle) // false after an error
+		}
+		return true, exempt
 	}
-	return false, false, nil
+	return false, false
 }

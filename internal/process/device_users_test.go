@@ -3,24 +3,22 @@ package process
 import (
 	"os"
 	"slices"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// TestFindDeviceUsers: a process with more open files than usual is searched as others are, and one with more than
-// may be looked at counts as if it had every device open.
-func TestFindDeviceUsers(t *testing.T) {
-	fd, err := unix.Open("/dev/full", unix.O_PATH|unix.O_CLOEXEC, 0)
+// TestDeviceSearch: a process of a tenant that has more files open than may be looked at counts as if it had every device
+// open.
+func TestDeviceSearch(t *testing.T) {
+	fd, err := unix.Open("/dev/full", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fds := []int{fd}
 	defer func() {
-		for _, fd := range fds {
-			if err := unix.Close(fd); err != nil {
-				t.Error(err)
-			}
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
 		}
 	}()
 	var st unix.Stat_t
@@ -30,23 +28,34 @@ func TestFindDeviceUsers(t *testing.T) {
 	const other = 4095 << 8
 	self := os.Getpid()
 	look := func(left int) []uint64 {
-		s := deviceSearch{proc: "/proc", devices: []uint64{st.Rdev, other}, left: left}
-		return s.searchAll([]int{self})[self]
+		s := NewDeviceSearch("/proc", []uint64{st.Rdev, other})
+		s.left[s.tenantOf(self)] = left
+		open := s.Search([]int{self})[self]
+		if s.Searched(self) != (len(open) == 1) {
+			t.Errorf("searched: %v, open %v", s.Searched(self), open)
+		}
+		return open
 	}
 	if got := look(maxFiles); !slices.Equal(got, []uint64{st.Rdev}) {
 		t.Errorf("open %v, want %v", got, st.Rdev)
 	}
-	if got := look(2); !slices.Equal(got, []uint64{st.Rdev, other}) {
+	path, err := unix.Open("/dev/null", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fstat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	if info := (OpenFile{dir: "/proc/self", descriptor: strconv.Itoa(path)}); !info.isPath() {
+		t.Error("a descriptor made with O_PATH counts")
+	}
+	if info := (OpenFile{dir: "/proc/self", descriptor: strconv.Itoa(fd)}); info.isPath() {
+		t.Error("a descriptor made without O_PATH doesn't count")
+	}
+	if err := unix.Close(path); err != nil {
+		t.Error(err)
+	}
+	if got := look(2); len(got) != 2 {
 		t.Errorf("of too many files %v", got)
-	}
-	for range usualFiles {
-		fd, err := unix.Dup(fd)
-		if err != nil {
-			t.Skip("a process may not have so many descriptors: ", err)
-		}
-		fds = append(fds, fd)
-	}
-	if got := look(maxFiles); !slices.Equal(got, []uint64{st.Rdev}) {
-		t.Errorf("open %v in a process with many files, want %v", got, st.Rdev)
 	}
 }

@@ -1,9 +1,12 @@
 package process
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,21 +23,58 @@ type mappedDevices struct {
 }
 
 // Reading the mappings of a process waits for a lock that the process keeps, for instance while a driver that hangs maps memory
-// for it. mapsTimeout bounds one such wait, and totalMapsTimeout all together but for a moment each.
+// for it. mapsTimeout bounds one such wait, and totalMapsTimeout all together but for a moment each. maxMaps bounds the
+// text, in bytes: it has about 100 for each mapping.
 const (
 	mapsTimeout      = 200 * time.Millisecond
 	totalMapsTimeout = time.Second
+	maxMaps          = 4 << 20
 )
 
-// list returns the numbers (st_rdev) of the devices that a process has mapped. proc is where procfs is mounted. The list is
-// empty for a process whose mappings can't be read. The format is that of proc_pid_maps(5).
-func (m *mappedDevices) list(proc string, pid int) (numbers []uint64) {
+// mapsTries is how often mappings are read of a process that changes them meanwhile.
+const mapsTries = 3
+
+// list returns the numbers (st_rdev) of the devices that a process has mapped, and how many mappings it has. proc is where
+// procfs is mounted. all is false if the process has too many mappings, or changes them all the time. The list is empty for
+// a process whose mappings can't be read. The format is that of proc_pid_maps(5).
+func (m *mappedDevices) list(proc string, pid int) (numbers []uint64, count int, all bool) {
 	if m.numbers == nil {
 		m.numbers = map[string]uint64{}
 	}
-	dir := proc + "/" + strconv.Itoa(pid)
-	for line := range strings.Lines(m.readMaps(dir + "/maps")) {
-		fields := strings.Fields(line) // address, permissions, offset, device, inode, path
+	for range mapsTries {
+		dir, text := m.findMaps(proc, pid)
+		if len(text) > maxMaps {
+			return nil, count, false
+		}
+		var read int
+		numbers, read, all = m.parse(dir, text)
+		if count += read; all {
+			break
+		}
+	}
+	return numbers, count, all
+}
+
+// findMaps returns the mappings of a process, and the directory of procfs that they were read from.
+func (m *mappedDevices) findMaps(proc string, pid int) (dir string, text []byte) {
+	dir = proc + "/" + strconv.Itoa(pid)
+	if text = m.readMaps(dir + "/maps"); len(text) > 0 {
+		return dir, text
+	}
+	threads, _ := os.ReadDir(dir + "/task") // its first thread may have ended before the others
+	for i := 0; len(text) == 0 && i < len(threads); i++ {
+		dir = proc + "/" + threads[i].Name()
+		text = m.readMaps(dir + "/maps")
+	}
+	return dir, text
+}
+
+// parse returns the devices in a text of proc_pid_maps(5). all is false if a mapping has ended or moved meanwhile.
+func (m *mappedDevices) parse(dir string, text []byte) (numbers []uint64, count int, all bool) {
+	all = true
+	for line := range bytes.Lines(text) {
+		count++
+		fields := strings.Fields(string(line)) // address, permissions, offset, device, inode, path
 		if len(fields) < 6 || fields[4] == "0" {
 			continue
 		}
@@ -47,7 +87,8 @@ func (m *mappedDevices) list(proc string, pid int) (numbers []uint64) {
 			path := dir + "/map_files/" + strings.TrimLeft(from, "0") + "-" + strings.TrimLeft(to, "0")
 			err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
 			if err != nil {
-				continue // the mapping has ended
+				all = false
+				continue
 			}
 			if st.Mode&unix.S_IFMT == unix.S_IFCHR {
 				number = unix.Mkdev(st.Rdev_major, st.Rdev_minor)
@@ -58,15 +99,28 @@ func (m *mappedDevices) list(proc string, pid int) (numbers []uint64) {
 			numbers = append(numbers, number)
 		}
 	}
-	return numbers
+	return numbers, count, all
 }
 
-// readMaps returns the mappings of a process, "" if they can't be read in time.
-func (m *mappedDevices) readMaps(path string) string {
-	done := make(chan string, 1)
+// stuckReads are the paths whose reads wait: each keeps a thread of this process.
+var stuckReads sync.Map
+
+// readMaps returns the mappings of a process, none if they can't be read in time, and more than maxMaps if there are too many.
+func (m *mappedDevices) readMaps(path string) []byte {
+	if _, waits := stuckReads.LoadOrStore(path, true); waits {
+		return nil
+	}
+	done := make(chan []byte, 1)
 	go func() {
-		b, _ := os.ReadFile(path) // an error means that the process has ended
-		done <- string(b)
+		defer stuckReads.Delete(path)
+		f, err := os.Open(path)
+		if err != nil {
+			done <- nil
+			return
+		}
+		defer f.Close()
+		text, _ := io.ReadAll(io.LimitReader(f, maxMaps+1)) // an error means that the process has ended
+		done <- text
 	}()
 	limit := mapsTimeout
 	if m.waited >= totalMapsTimeout {
@@ -77,6 +131,6 @@ func (m *mappedDevices) readMaps(path string) string {
 		return text
 	case <-time.After(limit):
 		m.waited += limit
-		return ""
+		return nil
 	}
 }

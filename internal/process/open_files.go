@@ -5,8 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // OpenFile is a file that a process has open.
@@ -22,6 +25,15 @@ type OpenFile struct {
 
 // InfoPath returns the path of the file that describes the descriptor: see proc_pid_fdinfo(5).
 func (f OpenFile) InfoPath() string { return filepath.Join(f.dir, "fdinfo", f.descriptor) }
+
+// isPath reports whether the descriptor was made with O_PATH. It is false if that can't be told.
+func (f OpenFile) isPath() bool {
+	info, err := smallfile.Read(f.InfoPath(), maxStatus)
+	_, rest, _ := strings.Cut(string(info), "flags:")
+	line, _, _ := strings.Cut(rest, "\n")
+	flags, e := strconv.ParseUint(strings.TrimSpace(line), 8, 64)
+	return err == nil && e == nil && flags&unix.O_PATH != 0
+}
 
 // OpenFiles yields the files of each process, as [FilesOf] does. proc is where procfs is mounted. Processes that start or
 // end during the search may be left out. Nothing is read of a process for which skip returns true; a nil skip skips none.

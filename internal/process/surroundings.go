@@ -2,8 +2,8 @@ package process
 
 import (
 	"errors"
-	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -21,26 +21,50 @@ type Surroundings struct {
 }
 
 // ReadSurroundings returns the surroundings of a process. proc is where procfs is mounted; pid is a number or "self". It fails
-// for a process that has ended, and for one whose first thread has ended: the kernel then shows no root directory.
+// for a process that has ended. A root directory whose attributes can't be read is one of its own.
+//
+// Attributes are read without a request to a file's server: a process can have its root on a file system that doesn't answer.
 func ReadSurroundings(proc, pid string) (s Surroundings, err error) {
 	dir := proc + "/" + pid
 	// A stat of the link to a namespace takes ten times as long.
 	if s.namespace, err = os.Readlink(dir + "/ns/pid"); err != nil {
 		return s, err
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(dir+"/root", &st); err != nil {
+	s.device, s.inode, err = readRoot(dir)
+	if hasEnded(err) { // the first thread may have ended before the others
+		threads, _ := filepath.Glob(dir + "/task/[0-9]*") // the pattern is well-formed
+		for i := 0; i < len(threads) && hasEnded(err); i++ {
+			s.device, s.inode, err = readRoot(threads[i])
+		}
+	}
+	if hasEnded(err) {
 		return s, &os.PathError{Op: "stat", Path: dir + "/root", Err: err}
 	}
-	s.device, s.inode = st.Dev, st.Ino
 	return s, nil
 }
 
-// IsKernelThread reports whether a process has no program, as threads of the kernel. It is also true for a process that
-// is about to end, or whose first thread has ended. proc is where procfs is mounted.
+func hasEnded(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
+
+// readRoot returns the file system and the inode of the root directory of a process or thread.
+func readRoot(dir string) (device, inode uint64, err error) {
+	var st unix.Statx_t
+	err = unix.Statx(unix.AT_FDCWD, dir+"/root", unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &st)
+	return unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, err
+}
+
+// SharesPIDs reports whether both are in the same PID namespace.
+func (s Surroundings) SharesPIDs(o Surroundings) bool { return s.namespace == o.namespace }
+
+// IsKernelThread reports whether a process is a thread of the kernel. It is false for a process that has ended. proc is where
+// procfs is mounted.
 func IsKernelThread(proc string, pid int) bool {
-	_, err := os.Readlink(proc + "/" + strconv.Itoa(pid) + "/exe")
-	return errors.Is(err, fs.ErrNotExist)
+	const kernelThread = 0x00200000 // PF_KTHREAD of the kernel's linux/sched.h
+	fields, err := readFields(proc, pid)
+	if err != nil || len(fields) <= flagsField {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[flagsField], 10, 32)
+	return err == nil && flags&kernelThread != 0
 }
 
 // SharesUserNamespace reports whether a process is in the user namespace of the caller, so that its user ids mean the

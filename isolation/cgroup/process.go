@@ -2,11 +2,15 @@ package cgroup
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
@@ -16,6 +20,9 @@ import (
 // is outside of what this process's cgroup namespace can see.
 func (h Hierarchy) ProcessPath(proc string, pid int) (string, error) {
 	b, err := smallfile.Read(filepath.Join(proc, strconv.Itoa(pid), "cgroup"), maxFile)
+	if errors.Is(err, unix.ESRCH) { // the process ended after the file was opened
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -25,6 +25,9 @@ type Ask struct {
 	// attempt, because the node can change meanwhile, and each request after an inspection (Options.Inspect)
 	// that it needed. An error ends the request.
 	Renew func(context.Context) (gpu.Inventory, error)
+	// Stale, if set, is called under the lock before each attempt. If it returns true, Renew is called, and the attempt is
+	// made anew: a device that an inspection has just found in use must not be granted by an older inventory.
+	Stale func() bool
 	// Wait is how long to wait in the queue: 0 fails at once with *BusyError, a
 	// negative value waits for as long as ctx lives.
 	Wait time.Duration
@@ -94,6 +97,9 @@ func (l *Ledger) attempt(ctx context.Context, a Ask, ticket *waiter, stay bool) 
 		return err
 	}
 	err = l.updateInspected(ctx, renew, func(tx *transaction) error {
+		if a.Stale != nil && a.Renew != nil && a.Stale() {
+			return errAgain
+		}
 		if held, ok := leasedDevices(tx.leases); ok && tx.isTidy(a.Owner) {
 			devices, err := matchInTurn(a.Inventory, held, nil, a.Request)
 			if err == nil {

@@ -10,8 +10,9 @@ import (
 // the lock: a transaction that would remove a lease that wasn't inspected leaves it, and is repeated after the inspection.
 // A process that is killed meanwhile leaves a lease with a dead holder, which the next transaction inspects.
 
-// errUninspected means that the transaction has to be repeated after an inspection. Callers of this package never see it.
-var errUninspected = errors.New("leases have to be inspected")
+// errAgain means that the transaction has to be repeated, after an inspection of the leases in transaction.pending. Callers of
+// this package never see it.
+var errAgain = errors.New("the transaction has to be repeated")
 
 // mayRemove reports whether a lease can be removed now, and notes it for the inspection if not.
 func (tx *transaction) mayRemove(l Lease) bool {
@@ -22,15 +23,15 @@ func (tx *transaction) mayRemove(l Lease) bool {
 	return false
 }
 
-// checkInspected returns errUninspected if leases wait for their inspection.
+// checkInspected returns errAgain if leases wait for their inspection.
 func (tx *transaction) checkInspected() error {
 	if len(tx.pending) > 0 {
-		return errUninspected
+		return errAgain
 	}
 	return nil
 }
 
-// updateInspected is update for an f that returns checkInspected's error. If that is errUninspected, the leases are
+// updateInspected is update for an f that returns checkInspected's error. If that is errAgain, the leases are
 // inspected and f is called again. renew, if not nil, is called after each inspection.
 func (l *Ledger) updateInspected(ctx context.Context, renew func() error, f func(*transaction) error) error {
 	inspected := map[string]bool{}
@@ -42,13 +43,15 @@ func (l *Ledger) updateInspected(ctx context.Context, renew func() error, f func
 			pending = tx.pending
 			return err
 		})
-		if !errors.Is(err, errUninspected) {
+		if !errors.Is(err, errAgain) {
 			return err
 		}
-		if err := l.inspect(ctx, pending); err != nil {
-			return err
+		if len(pending) > 0 {
+			if err := l.inspect(ctx, pending); err != nil {
+				return err
+			}
+			l.step("inspected")
 		}
-		l.step("inspected")
 		for _, lease := range pending {
 			inspected[lease.ID] = true
 		}

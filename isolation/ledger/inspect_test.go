@@ -82,3 +82,20 @@ func TestInspectRenews(t *testing.T) {
 		t.Errorf("granted %v, %v", got.Devices, err)
 	}
 }
+
+// TestStaleInventory: a request whose inventory is older than the end of another inspection isn't granted by it.
+func TestStaleInventory(t *testing.T) {
+	l := in(t, newFake())
+	a := ask(t, "all")
+	used := a.Inventory
+	used.Occupied = []gpu.Occupied{{Device: a.Inventory.GPUs[0].Device()}}
+	stale := true
+	a.Stale = func() bool { return stale }
+	a.Renew = func(context.Context) (gpu.Inventory, error) {
+		stale = false
+		return used, nil
+	}
+	if got, err := l.Acquire(t.Context(), a); !errors.Is(err, ErrBusy) {
+		t.Errorf("granted %v, %v", got.Devices, err)
+	}
+}

@@ -58,7 +58,8 @@ func copyInput(from *os.File, terminal bool) (input, error) {
 	in := input{file: r, failed: make(chan error, 1)}
 	go func() {
 		_, err := io.Copy(w, pollingReader{from})
-		if err != nil && !terminal && !errors.Is(err, unix.EPIPE) { // a process needn't read all of it
+		// A process needn't read all of it, and the other end of a socket may end without a goodbye.
+		if err != nil && !terminal && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 			in.failed <- fmt.Errorf("standard input: %w", err)
 		}
 		_ = w.Close() // a pipe: nothing is flushed

@@ -909,7 +909,14 @@ func TestLeftover(t *testing.T) {
 	n.broker()
 	holder := n.start(alice, n.Berth, "alloc", "device=0", "--", "sleep", "1000")
 	n.waitForLeases(1)
-	device, err := os.OpenFile(n.Path("/dev/nvidia0"), unix.O_PATH, 0) // no driver is behind it
+	// A device that can be opened, as no driver is behind those of simulated GPUs.
+	node := func(major, minor string) {
+		n.Do(t, "rm", "/dev/nvidia0")
+		n.Do(t, "mknod", "-m", "666", "/dev/nvidia0", "c", major, minor)
+	}
+	node("1", "7")
+	t.Cleanup(func() { node("195", "0") })
+	device, err := os.Open(n.Path("/dev/nvidia0"))
 	rig.Must(t, err)
 	words := as(alice+1, "sleep", "1000")
 	cmd := n.Command(words[0], words[1:]...)

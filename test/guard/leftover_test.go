@@ -36,6 +36,13 @@ func startLeftover(t *testing.T) leftoverTest {
 	l.busybox, err = filepath.Abs("../../.cache/image/busybox")
 	rig.Must(t, err)
 	l.berth = []string{l.Berth}
+	// The number of /dev/full, which can be opened: no driver is behind those of simulated GPUs.
+	node := func(major, minor string) {
+		l.Do(t, "rm", "/dev/nvidia0")
+		l.Do(t, "mknod", "-m", "666", "/dev/nvidia0", "c", major, minor)
+	}
+	node("1", "7")
+	t.Cleanup(func() { node("195", "0") })
 	return l
 }
 
@@ -79,7 +86,7 @@ func (l leftoverTest) receive(t *testing.T, holder []string, words ...string) (e
 		_ = cmd.Wait()
 	}
 	t.Cleanup(end)
-	l.Run(t, l.Command(holder[0], append(holder[1:], "send", l.socket(), "/dev/nvidia0")...)) // some are killed
+	l.Run(t, l.Command(holder[0], append(holder[1:], "send", l.socket(), "/dev/full")...)) // some are killed
 	got := make([]byte, len("received\n"))
 	if _, err := io.ReadFull(out, got); err != nil || string(got) != "received\n" {
 		t.Fatalf("%q, %v", got, err)
@@ -120,7 +127,7 @@ func TestLeftover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			end := l.receive(t, tt.holder, tt.receiver...)
 			l.refused(t)
-			l.Do(t, l.Berth, "discover", "--processes") // NVML doesn't see it
+			l.Do(t, l.Berth, "discover", "--if-stale", "--processes") // NVML does not see it
 			l.refused(t)
 			l.Do(t, l.Berth, "alloc", "1", "--", "true") // another one is free
 			end()

@@ -25,7 +25,7 @@ func main() {
 }
 
 func send(args []string) error {
-	device, err := unix.Open(args[1], unix.O_PATH, 0) // no driver is behind it
+	device, err := unix.Open(args[1], unix.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
