@@ -54,6 +54,7 @@ type Command struct {
 	in           input
 	process      *Process
 	adopted      bool           // the runtime has ended, and the process is this one's child
+	asked        bool           // the process was sent a signal that asks it to end, or ends it
 	abandonedFor syscall.Signal // the signal for which abandon has ended the runtime, 0 without
 	// before is the state of a terminal that the runtime makes raw, to be restored; nil
 	// without one.
@@ -219,6 +220,7 @@ func (c *Command) send(sig syscall.Signal) bool {
 	if c.process.HasEnded() {
 		return false
 	}
+	c.asked = c.asked || AsksToEnd(sig) || sig == unix.SIGKILL
 	if c.AsInit {
 		_ = c.process.SendAsInit(sig) // it may have ended meanwhile
 		return true
@@ -328,5 +330,5 @@ func (c *Command) Drain(s *Signals, allEnded bool) error {
 	if c.out == nil {
 		return nil
 	}
-	return errors.Join(c.out.drain(s, allEnded), c.in.copyError())
+	return errors.Join(c.out.drain(s, allEnded, c.asked), c.in.copyError())
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // drainTimeout bounds the wait for a terminal that takes output slowly, if processes of the task may
-// still hold the other end of the pipe.
+// still hold the other end of the pipe, and that for any reader once the process was asked to end.
 const drainTimeout = time.Second
 
 // output is the standard output and error of a process in a container.
@@ -77,14 +77,15 @@ func (out *output) closeProcessEnds() {
 
 // drain waits until all output was written. A signal that asks to end also ends the wait, because a
 // terminal can be stopped (^S) for ever. Only the output that was written before the call is waited for:
-// a process may have got the pipe from the task. allEnded means that no process of the task is left.
+// a process may have got the pipe from the task. allEnded means that no process of the task is left, asked that the
+// process was asked to end: then a file that isn't read is waited for no longer than drainTimeout.
 // The error tells what couldn't be written.
-func (out *output) drain(s *Signals, allEnded bool) error {
+func (out *output) drain(s *Signals, allEnded, asked bool) error {
 	if out.console != nil {
 		return out.console.finish(s)
 	}
 	var enough <-chan time.Time
-	if !allEnded {
+	if !allEnded || asked {
 		enough = time.After(drainTimeout)
 	}
 	for _, c := range out.copies {
@@ -92,7 +93,7 @@ func (out *output) drain(s *Signals, allEnded bool) error {
 	}
 	var lost error
 	for _, c := range out.copies {
-		if !c.wait(s, enough) {
+		if !c.wait(s, enough, asked) {
 			break
 		}
 		lost = errors.Join(lost, c.err)
@@ -181,9 +182,9 @@ func writeError(to *os.File, err error) error {
 func pastDeadline() time.Time { return time.Unix(1, 0) }
 
 // wait waits until everything was copied. It returns false if a signal that asks to end came first,
-// or for a terminal if enough fired first.
-func (c *outputCopy) wait(s *Signals, enough <-chan time.Time) bool {
-	if !c.terminal {
+// or if enough fired first, which counts for a terminal, and for other files if the process was asked to end.
+func (c *outputCopy) wait(s *Signals, enough <-chan time.Time, asked bool) bool {
+	if !c.terminal && !asked {
 		enough = nil
 	}
 	for {
