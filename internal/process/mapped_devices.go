@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"strconv"
@@ -87,7 +88,7 @@ func (m *mappedDevices) parse(dir string, text []byte) (numbers []uint64, count 
 			path := dir + "/map_files/" + strings.TrimLeft(from, "0") + "-" + strings.TrimLeft(to, "0")
 			err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
 			if err != nil {
-				all = false
+				all = all && !errors.Is(err, unix.ENOENT)
 				continue
 			}
 			if st.Mode&unix.S_IFMT == unix.S_IFCHR {
