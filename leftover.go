@@ -162,10 +162,7 @@ func (n *Node) findLeftover(ended []ledger.Lease) (found map[string][]gpu.Proces
 	s := process.NewDeviceSearch(t.proc, slices.Collect(maps.Keys(numbers)))
 	open, searched := map[int][]uint64{}, map[int]bool{}
 	for range searchRounds {
-		pids, err := t.list(searched)
-		if err != nil {
-			return nil, err
-		}
+		pids := t.list(searched)
 		maps.Copy(open, s.Search(pids))
 		if len(pids) == 0 {
 			break
@@ -276,7 +273,7 @@ func (t *tenants) readLeases(ended []ledger.Lease) (err error) {
 // list returns the processes to examine that aren't known yet, and adds all to known. It leaves out those of root and
 // of system accounts on the host, which the admin has started, and without the device guard all processes outside of
 // containers, which can open devices themselves.
-func (t *tenants) list(known map[int]bool) (pids []int, err error) {
+func (t *tenants) list(known map[int]bool) (pids []int) {
 	for _, pid := range process.List(t.proc) {
 		if known[pid] {
 			continue
@@ -291,7 +288,7 @@ func (t *tenants) list(known map[int]bool) (pids []int, err error) {
 		}
 		pids = append(pids, pid)
 	}
-	return pids, nil
+	return pids
 }
 
 // lacksLease reports whether a process of the list uses a device without a lease and without being exempt.

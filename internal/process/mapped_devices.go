@@ -104,7 +104,7 @@ func (m *mappedDevices) parse(dir string, text []byte) (numbers []uint64, count 
 }
 
 // stuckReads are the paths whose reads wait: each keeps a thread of this process.
-var stuckReads sync.Map
+var stuckReads sync.Map //nolint:gochecknoglobals // the threads are this process's, whichever search has started them
 
 // readMaps returns the mappings of a process, none if they can't be read in time, and more than maxMaps if there are too many.
 func (m *mappedDevices) readMaps(path string) []byte {
