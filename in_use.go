@@ -147,7 +147,11 @@ func (n *Node) removeHolders(found map[string][]gpu.Process) map[string][]gpu.Pr
 		return found
 	}
 	proc, holdsLease := n.config.GPUHost().ProcPath(), n.readHolders()
-	left, err := n.findStillLeftover(found)
+	var left map[string][]gpu.Process
+	var err error
+	if countLeftover(found) > 0 {
+		left, err = n.findStillLeftover(found)
+	}
 	for uuid, all := range found {
 		all = slices.DeleteFunc(slices.Clone(all), func(p gpu.Process) bool {
 			if isLeftover(p) {

@@ -168,7 +168,7 @@ func (n *Node) findLeftover(ended []ledger.Lease) (found map[string][]gpu.Proces
 			break
 		}
 	}
-	users := map[int]gpu.Process{}
+	users, seen := map[int]gpu.Process{}, map[int]bool{}
 	for pid := range open {
 		p, ok := n.describeProcess(probe.Process{PID: pid})
 		if !ok {
@@ -176,16 +176,19 @@ func (n *Node) findLeftover(ended []ledger.Lease) (found map[string][]gpu.Proces
 		}
 		users[pid] = p
 		if s.Searched(pid) { // once more, as the pid may have been reused meanwhile
-			open[pid] = process.NewDeviceSearch(t.proc, slices.Collect(maps.Keys(numbers))).Search([]int{pid})[pid]
+			again := process.NewDeviceSearch(t.proc, slices.Collect(maps.Keys(numbers)))
+			open[pid] = again.Search([]int{pid})[pid]
+			seen[pid] = again.Searched(pid)
 		}
 	}
 	// What was open by a lease before now is known by the leases as they are now.
 	if err := t.readLeases(ended); err != nil {
 		return nil, err
 	}
-	for pid, p := range users {
+	for _, pid := range slices.Sorted(maps.Keys(users)) { // the same processes give the same list
+		p := users[pid]
 		lacking := slices.DeleteFunc(open[pid], func(number uint64) bool { return !t.lacksLease(pid, numbers[number]) })
-		if len(lacking) > 0 && s.Searched(pid) && n.config.Policy.Leftover == "end" && n.endLeftover(p, lacking) {
+		if len(lacking) > 0 && seen[pid] && n.config.Policy.Leftover == "end" && n.endLeftover(p, lacking) {
 			continue
 		}
 		for _, number := range lacking {
@@ -341,11 +344,11 @@ func (n *Node) endLeftover(p gpu.Process, devices []uint64) bool {
 	if n.config.Log != nil {
 		n.config.Log.Warn("killed a process that had a device open without a lease", "process", p.String())
 	}
-	for range 20 { // one that waits for the driver takes longer, and counts as a user of the device
+	for range 20 { // a process that waits for the driver takes longer: the device stays in use
 		if !n.isSame(p) || len(process.NewDeviceSearch(proc, devices).Search([]int{p.PID})) == 0 {
 			return true
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // for its exit; its parent may not wait for it
 	}
 	return false
 }

@@ -47,8 +47,9 @@ type Policy struct {
 	// with a remark, and with "ignore" such processes aren't looked for.
 	InUse string `toml:"in_use"`
 	// Leftover is what happens to a process that still has a device open when the lease of that device has ended, because
-	// the holder passed it a descriptor: with "report" (or "") it counts as one that uses the device, see InUse; with
-	// "end" it is killed. If InUse is "ignore", such processes aren't searched for, and Leftover has no effect.
+	// the holder passed it a descriptor. With "report" (or "") the device is in use by a process without a lease: see
+	// InUse. With "end" the process is killed. If InUse is "ignore", such processes aren't searched for, and "end" is an
+	// error.
 	Leftover string `toml:"leftover"`
 	// Unstarted is how long a container with a lease may wait for its start before it is ended:
 	// "1h" (or ""), "never".

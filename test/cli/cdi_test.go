@@ -132,7 +132,7 @@ func TestCDIPastTheLedger(t *testing.T) {
 }
 
 // TestCDIDeviceOfTwoNames: a device is leased once, by whichever of its names, and also when the spec of the name
-// that it was leased by has been removed. What all devices of a spec share is nobody's.
+// that it was leased by has been removed. Nodes that all devices of a spec have exclude nothing.
 func TestCDIDeviceOfTwoNames(t *testing.T) {
 	t.Parallel()
 	n := newDiscoveredNode(t, "dgx-h100")

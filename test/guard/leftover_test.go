@@ -121,6 +121,7 @@ func TestLeftover(t *testing.T) {
 		"container to container":       {foreground, append(l.run("-i", "--rm"), "receive", l.socket())},
 		"container with another GPU":   {foreground, append(l.run("-i", "--rm", "--gpus", "device=3"), "receive", l.socket())},
 		"container to a user's thread": {foreground, append(user, pass, "receive", l.socket(), "own")},
+		"command to a user's threads":  {alloc, append(user, pass, "receive", l.socket(), "threads")},
 		"command to a user":            {alloc, append(user, pass, "receive", l.socket())},
 		"user to a namespace":          {append(append(alloc[:4:4], user...), pass), append(user, "unshare", "--user", "--map-root-user", "--pid", "--fork", pass, "receive", l.socket())},
 	} {
@@ -147,6 +148,16 @@ func TestLeftover(t *testing.T) {
 		end := l.receive(t, killed, append(user, pass, "receive", l.socket())...)
 		l.refused(t)
 		end()
+		l.granted(t)
+	})
+	t.Run("passed on again", func(t *testing.T) {
+		end := l.receive(t, alloc, append(user, pass, "receive", l.socket(), "child")...)
+		l.refused(t)
+		end()
+		if said := l.ask(t); said.Code != 75 || !strings.Contains(said.Err, "in use by sleep (") {
+			t.Errorf("code %d, %s; want 75 and the process that has the GPU open now", said.Code, said.Err)
+		}
+		l.Do(t, "pkill", "-u", "4711", "-x", "sleep")
 		l.granted(t)
 	})
 	t.Run("the host's root", func(t *testing.T) {
