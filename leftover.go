@@ -34,13 +34,13 @@ func (c Config) inspectionPath() string { return filepath.Join(c.State, "inspect
 // inspectEnded is [ledger.Options.Inspect]. One search for several leases that end at the same time is enough: it sees
 // all devices, and it is skipped if another one has begun since the call.
 func (n *Node) inspectEnded(ctx context.Context, ended []ledger.Lease) error {
-	asked, err := n.uptime()
+	asked, err := n.readUptime()
 	if err != nil {
 		return err
 	}
 	return n.withInspectionLock(ctx, func(f *os.File) error {
 		last := readTime(f)
-		began, err := n.uptime()
+		began, err := n.readUptime()
 		if err != nil || asked <= last && last <= began { // a later time is that of an earlier boot
 			return err
 		}
@@ -114,7 +114,7 @@ func (n *Node) withInspectionLock(ctx context.Context, f func(*os.File) error) e
 // inspectionTimeout is far more than the search through all descriptors of a host takes.
 const inspectionTimeout = 10 * time.Second
 
-func (n *Node) uptime() (time.Duration, error) {
+func (n *Node) readUptime() (time.Duration, error) {
 	offset, err := process.ReadBootOffset(n.config.GPUHost().ProcPath())
 	if err != nil {
 		return 0, err
@@ -162,7 +162,7 @@ func (n *Node) findLeftover(ended []ledger.Lease) (found map[string][]gpu.Proces
 	s := process.NewDeviceSearch(t.proc, slices.Collect(maps.Keys(numbers)))
 	open, searched := map[int][]uint64{}, map[int]bool{}
 	for range searchRounds {
-		pids := t.list(searched)
+		pids := t.listCandidates(searched)
 		maps.Copy(open, s.Search(pids))
 		if len(pids) == 0 {
 			break
@@ -273,10 +273,10 @@ func (t *tenants) readLeases(ended []ledger.Lease) (err error) {
 	return err
 }
 
-// list returns the processes to examine that aren't known yet, and adds all to known. It leaves out those of root and
+// listCandidates returns the processes to examine that aren't known yet, and adds all to known. It leaves out those of root and
 // of system accounts on the host, which the admin has started, and without the device guard all processes outside of
 // containers, which can open devices themselves.
-func (t *tenants) list(known map[int]bool) (pids []int) {
+func (t *tenants) listCandidates(known map[int]bool) (pids []int) {
 	for _, pid := range process.List(t.proc) {
 		if known[pid] {
 			continue

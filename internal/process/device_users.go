@@ -66,7 +66,7 @@ func (s *DeviceSearch) searchProcess(pid int) (open []uint64, all bool) {
 			open = s.appendDevice(open, f.Device)
 		}
 	}
-	mapped, count, all := s.mapped.list(s.proc, pid)
+	mapped, count, all := s.mapped.listDevices(s.proc, pid)
 	if s.left[who] -= count; !all || s.left[who] < 0 {
 		return nil, false
 	}

@@ -35,10 +35,10 @@ const (
 // mapsTries is how often mappings are read of a process that changes them meanwhile.
 const mapsTries = 3
 
-// list returns the numbers (st_rdev) of the devices that a process has mapped, and how many mappings it has. proc is where
+// listDevices returns the numbers (st_rdev) of the devices that a process has mapped, and how many mappings it has. proc is where
 // procfs is mounted. all is false if the process has too many mappings, or changes them all the time. The list is empty for
 // a process whose mappings can't be read. The format is that of proc_pid_maps(5).
-func (m *mappedDevices) list(proc string, pid int) (numbers []uint64, count int, all bool) {
+func (m *mappedDevices) listDevices(proc string, pid int) (numbers []uint64, count int, all bool) {
 	if m.numbers == nil {
 		m.numbers = map[string]uint64{}
 	}
@@ -48,7 +48,7 @@ func (m *mappedDevices) list(proc string, pid int) (numbers []uint64, count int,
 			return nil, count, false
 		}
 		var read int
-		numbers, read, all = m.parse(dir, text)
+		numbers, read, all = m.parseMaps(dir, text)
 		if count += read; all {
 			break
 		}
@@ -70,8 +70,8 @@ func (m *mappedDevices) findMaps(proc string, pid int) (dir string, text []byte)
 	return dir, text
 }
 
-// parse returns the devices in a text of proc_pid_maps(5). all is false if a mapping has ended or moved meanwhile.
-func (m *mappedDevices) parse(dir string, text []byte) (numbers []uint64, count int, all bool) {
+// parseMaps returns the devices in a text of proc_pid_maps(5). all is false if a mapping has ended or moved meanwhile.
+func (m *mappedDevices) parseMaps(dir string, text []byte) (numbers []uint64, count int, all bool) {
 	all = true
 	for line := range bytes.Lines(text) {
 		count++
