@@ -144,7 +144,10 @@ func runDiscover(ctx context.Context, c Config) error {
 	cmd := exec.CommandContext(ctx, c.Command(), args...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Dir = "/"
-	if out, err := cmd.CombinedOutput(); err != nil {
+	switch out, err := cmd.CombinedOutput(); {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
 		return fmt.Errorf("take the node's inventory: %s", cmp.Or(lastLine(string(out)), err.Error()))
 	}
 	return nil

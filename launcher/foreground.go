@@ -18,6 +18,9 @@ func (t *task) startForeground(ctx context.Context, s *supervise.Signals) error 
 		Args:    []string{"run", "--bundle", t.paths.Bundle(), "--pid-file", t.paths.PIDFile()},
 		ID:      t.paths.ID, PIDFile: t.paths.PIDFile(), Cgroup: t.paths.Cgroup(), Dir: t.paths.Bundle(), AsInit: true,
 	}
+	if t.command.Adopt = t.command.CopiesOutput(); t.command.Adopt {
+		t.command.Args = append(t.command.Args, "--detach")
+	}
 	if t.o.Channel != nil {
 		t.command.Args = append(t.command.Args, "--preserve-fds", "1")
 		t.command.Files = []*os.File{t.o.Channel}

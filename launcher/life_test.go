@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -149,19 +150,19 @@ func TestSignalIgnored(t *testing.T) {
 	}
 }
 
-// ^C at a terminal goes to the launcher's whole process group. The runtime isn't
-// in it, and so the task gets it once, from the launcher.
+// ^C at a terminal goes to the launcher's whole process group. The task isn't in it, and so gets it
+// once, from the launcher.
 func TestSignalOnce(t *testing.T) {
 	onAllRigs(t, func(t *testing.T, r rig) {
 		s := r.startReady("trap 'exit 8' INT; echo ready; while :; do sleep 0.01; done", nil)
-		var runtime int
-		if _, err := fmt.Sscan(parentOf(t, r.initPID()), &runtime); err != nil {
+		init, err := strconv.Atoi(r.initPID())
+		if err != nil {
 			t.Fatal(err)
 		}
 		own, err1 := unix.Getpgid(s.cmd.Process.Pid)
-		its, err2 := unix.Getpgid(runtime)
+		its, err2 := unix.Getpgid(init)
 		if err1 != nil || err2 != nil || own == its {
-			t.Errorf("launcher in group %d, runtime in %d; %v, %v", own, its, err1, err2)
+			t.Errorf("launcher in group %d, task in %d; %v, %v", own, its, err1, err2)
 		}
 		s.send(t, unix.SIGINT)
 		if code := exitStatus(t, s.cmd.Wait()); code != 8 {

@@ -67,6 +67,13 @@ func Stopped(proc string, pid int) bool {
 	return err == nil && len(fields) > 0 && isStopped(fields[stateField])
 }
 
+// Traced reports whether a debugger is attached to a process, which then decides on each of its signals but
+// SIGKILL. Source: proc_pid_status(5), TracerPid.
+func Traced(proc string, pid int) bool {
+	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
+	return err == nil && strings.Contains(string(status), "\nTracerPid:\t") && !strings.Contains(string(status), "\nTracerPid:\t0\n")
+}
+
 // Parent returns the pid of a process's parent, 0 if the parent is outside of this pid namespace. The
 // error Is fs.ErrNotExist if there is no such process.
 func Parent(proc string, pid int) (int, error) {
@@ -94,15 +101,12 @@ func isIdentityMap(ids string) bool {
 
 // HandlesSignal reports whether a process handles, ignores or blocks a signal (processes that use sigwait or
 // signalfd block it). The kernel drops any other signal for pid 1 of a container, although its
-// default action would end another process. If the process is still the runtime and has not yet
-// executed the container's command, HandlesSignal waits for that for up to a second. Source:
-// proc_pid_status(5), SigIgn, SigCgt and SigBlk.
+// default action would end another process. HandlesSignal returns false for a process that is still the
+// runtime, or that executes a program at this moment: the handlers that it has then don't outlive that.
+// Source: proc_pid_status(5), SigIgn, SigCgt and SigBlk.
 func HandlesSignal(proc string, pid int, signal int) bool {
-	for range 1000 {
-		if hasExecuted(proc, pid) {
-			break
-		}
-		time.Sleep(time.Millisecond)
+	if !hasExecuted(proc, pid) { // read before the handlers, so that they are not the runtime's
+		return false
 	}
 	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
 	return err == nil && isHandled(string(status), signal)
@@ -111,15 +115,18 @@ func HandlesSignal(proc string, pid int, signal int) bool {
 // forkNoExec is PF_FORKNOEXEC of the kernel's linux/sched.h: the process was forked and hasn't executed a program since.
 const forkNoExec = 0x40
 
-// hasExecuted reports whether a process has executed a program since it was forked. It is true if that can't be
-// determined.
+// hasExecuted reports whether a process has executed a program since it was forked, and doesn't execute
+// another one at this moment. It is true if that can't be determined.
 func hasExecuted(proc string, pid int) bool {
 	fields, err := readFields(proc, pid)
-	if err != nil || len(fields) <= flagsField {
+	if err != nil || len(fields) <= codeField {
 		return true
 	}
 	flags, err := strconv.ParseUint(fields[flagsField], 10, 64)
-	return err != nil || flags&forkNoExec == 0
+	// Between the end of the old program and the begin of the new one's code, the kernel resets the handlers.
+	// A first thread that has ended while others run has no code either.
+	executes := fields[codeField] == "0" && !isZombie(fields[stateField])
+	return err != nil || flags&forkNoExec == 0 && !executes
 }
 
 // maxStatus bounds /proc/PID/status, which lists groups and NUMA nodes, and /proc/PID/cgroup, in bytes.

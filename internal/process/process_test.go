@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -119,13 +118,13 @@ func TestHandlesSignal(t *testing.T) {
 	}
 }
 
-// HandlesSignal reads the handlers of the program that the process has executed.
+// The handlers of a process that hasn't executed its program yet don't count.
 func TestHandlesSignalOfTheCommand(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("sh", "-c", `(trap : TERM; echo ready; read go <"$0"; exec sleep 100) & echo $!; wait`, fifo)
+	cmd := exec.Command("sh", "-c", `(trap : TERM; echo ready; read go <"$0"; exec sh -c "trap : TERM; echo executed; read go" <>"$0") & echo $!; wait`, fifo)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -145,12 +144,17 @@ func TestHandlesSignalOfTheCommand(t *testing.T) {
 		_ = unix.Kill(pid, unix.SIGKILL) // its shell ends with it
 		_ = cmd.Wait()
 	}()
-	go func() {
-		time.Sleep(50 * time.Millisecond)
-		_ = os.WriteFile(fifo, []byte("go\n"), 0) // it waits for it
-	}()
 	if HandlesSignal("/proc", pid, int(unix.SIGTERM)) {
 		t.Error("the handler that it had before is taken for the command's")
+	}
+	if err := os.WriteFile(fifo, []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if lines.Scan(); lines.Text() != "executed" {
+		t.Fatalf("it says %q", lines.Text())
+	}
+	if !HandlesSignal("/proc", pid, int(unix.SIGTERM)) {
+		t.Error("the command's handler doesn't count")
 	}
 }
 

@@ -77,8 +77,7 @@ func parseStat(fields []string) (s Stat, err error) {
 		return Stat{}, errors.New("too few fields")
 	}
 	// A process whose first thread has ended looks like a zombie while its other threads run.
-	isZombie := fields[stateField] == "Z" || fields[stateField] == "X"
-	s.Dead = isZombie && (fields[threadsField] == "0" || fields[threadsField] == "1")
+	s.Dead = isZombie(fields[stateField]) && (fields[threadsField] == "0" || fields[threadsField] == "1")
 	s.Start, err = strconv.ParseUint(fields[startField], 10, 64)
 	return s, err
 }
@@ -93,5 +92,7 @@ func ProgramID(proc string, pid int) string {
 	}
 	return strings.Join(fields[codeField:stackField+1], " ")
 }
+
+func isZombie(state string) bool { return state == "Z" || state == "X" }
 
 func isStopped(state string) bool { return state == "T" || state == "t" }

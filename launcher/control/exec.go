@@ -100,8 +100,7 @@ func (o ExecOptions) run(ctx context.Context, s *supervise.Signals, t tasks.Task
 		Args:    []string{"exec", "--process", dir.in("process.json"), "--pid-file", dir.in("pid")},
 		ID:      t.ID, PIDFile: dir.in("pid"), Cgroup: t.Cgroup, Dir: dir.path, Detached: o.Detach,
 	}
-	// runc would copy the output itself, and wait for processes that the command has left behind.
-	c.Adopt = !o.Detach && !o.Terminal && c.Runtime.Name() != "crun"
+	c.Adopt = c.CopiesOutput()
 	if c.Adopt || o.Detach && !o.Terminal {
 		c.Args = append(c.Args, "--detach")
 	}

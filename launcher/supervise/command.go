@@ -61,6 +61,13 @@ type Command struct {
 	before *unix.Termios
 }
 
+// CopiesOutput reports whether the runtime would copy the process's output itself: it then waits for
+// all processes that have the output open, and doesn't end while nobody reads what it copies. With Adopt
+// and the runtime's --detach the output comes without it.
+func (c *Command) CopiesOutput() bool {
+	return !c.Detached && !c.Terminal && c.Runtime.Name() != "crun"
+}
+
 // Start starts the runtime by program and start, see ociruntime.Program.Start. From then on signals
 // are forwarded to the process. If ctx has ended or a signal came before, Start returns that error
 // unchanged. Drain must be called even after an error.
@@ -220,10 +227,14 @@ func (c *Command) send(sig syscall.Signal) bool {
 	if c.process.HasEnded() {
 		return false
 	}
+	again := c.asked && AsksToEnd(sig)
 	c.asked = c.asked || AsksToEnd(sig) || sig == unix.SIGKILL
 	if c.AsInit {
 		_ = c.process.SendAsInit(sig) // it may have ended meanwhile
 		return true
+	}
+	if again && process.Traced("/proc", c.process.PID) {
+		sig = unix.SIGKILL // any process of the task may trace it, and keep every other signal from it
 	}
 	_ = c.process.Send(sig) // as before
 	if AsksToEnd(sig) && process.Stopped("/proc", c.process.PID) {
@@ -245,6 +256,12 @@ func (c *Command) killRuntime() {
 		return // it has ended
 	}
 	// A stopped runtime neither starts a process nor waits for one, so that the pids remain its children's.
+	for range 100 { // milliseconds; it stops when it is next scheduled
+		if process.Stopped("/proc", c.cmd.Process.Pid) || c.cmd.Process.Signal(syscall.Signal(0)) != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	for _, pid := range process.Children("/proc", c.cmd.Process.Pid) {
 		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
 	}
@@ -300,7 +317,7 @@ func (c *Command) hasStarted() bool {
 
 // WaitStarted returns as soon as the process of a Detached command with a terminal runs, whose
 // runtime stays. A signal that asks to end, or the end of ctx, ends a runtime that is still
-// starting it.
+// starting it, and is what WaitStarted then returns.
 func (c *Command) WaitStarted(ctx context.Context, s *Signals) (int, error) {
 	defer c.in.closeMaster()
 	ended := make(chan error, 1)
@@ -309,6 +326,12 @@ func (c *Command) WaitStarted(ctx context.Context, s *Signals) (int, error) {
 	for !c.hasStarted() {
 		select {
 		case err := <-ended:
+			switch {
+			case c.abandonedFor != 0:
+				return CodeOfSignal(c.abandonedFor), nil
+			case ctx.Err() != nil:
+				return 0, context.Cause(ctx)
+			}
 			_, err = c.exitCode(err)
 			return 0, err
 		case <-done:
@@ -316,7 +339,7 @@ func (c *Command) WaitStarted(ctx context.Context, s *Signals) (int, error) {
 			c.killRuntime()
 		case sig := <-s.C:
 			if AsksToEnd(sig) {
-				c.killRuntime()
+				c.abandon(sig)
 			}
 		case <-time.After(time.Millisecond):
 		}

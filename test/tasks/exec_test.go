@@ -178,6 +178,26 @@ func TestExecPassesSignalsOn(t *testing.T) {
 	})
 }
 
+// TestExecIsTraced: a process of the task traces the command and keeps signals from it; the second one that asks it to
+// end kills it.
+func TestExecIsTraced(t *testing.T) {
+	program, err := shared.Compile("traced", "testdata/traced.c", "-static")
+	rig.Must(t, err)
+	everywhere(t, func(t *testing.T, s server) {
+		s.run(t, "--name", "tracer", "-v", program+":/traced", rig.ImagePath(t, "busybox"), "sh", "-c", announceReady("exec sleep 1000"))
+		cmd := s.Command(s.Berth, "exec", "tracer", "/traced")
+		p, out := rig.StartReading(t, cmd)
+		if line, err := out.ReadString('\n'); line != "traced\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+		rig.Must(t, cmd.Process.Signal(unix.SIGTERM))
+		rig.Must(t, cmd.Process.Signal(unix.SIGINT))
+		if code := p.Wait(t); code != 137 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+}
+
 // TestExecEndsWithTheTask: and what it was told is no error of berth's.
 func TestExecEndsWithTheTask(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
