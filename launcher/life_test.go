@@ -110,6 +110,7 @@ func waitForProgram(t *testing.T, pid, name string) {
 // A runtime writes the pid file after the container has begun: until then, a signal waits for it.
 func TestSignalBeforePIDFile(t *testing.T) {
 	r := newAnyRig(t)
+	r.base.Runtime = "crun" // which is the task's parent, so that the launcher itself doesn't need the file
 	s := r.startReady("trap 'exit 6' USR1; echo ready; while :; do sleep 0.01; done", nil)
 	r.initPID()
 	id := filepath.Base(r.tasks()[0])
@@ -125,7 +126,7 @@ func TestSignalBeforePIDFile(t *testing.T) {
 	go func() { sent <- control.Signal(t.Context(), r.store(), task, unix.SIGUSR1) }()
 	select {
 	case err := <-sent:
-		t.Errorf("it doesn't wait: %v", err)
+		t.Fatalf("it doesn't wait: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
 	if err := os.Rename(file+".hidden", file); err != nil {
@@ -136,6 +137,47 @@ func TestSignalBeforePIDFile(t *testing.T) {
 	}
 	if code := exitStatus(t, s.cmd.Wait()); code != 6 {
 		t.Errorf("code %d, want 6; %s", code, s.stderr)
+	}
+}
+
+// A signal that comes between the container's creation and the start of its program ends the task at once. At that
+// moment its first process is runc, which has handlers for all signals.
+func TestSignalBeforeProgram(t *testing.T) {
+	r := newAnyRig(t)
+	dir := t.TempDir()
+	script := filepath.Join(dir, "slow")
+	text := `#!/bin/bash
+words=()
+for word; do
+	case $word in
+	run) words+=(create) run=true ;;
+	--detach) ;;
+	*/pid) file=$word words+=("$word") ;;
+	*) words+=("$word") ;;
+	esac
+done
+` + r.base.Runtime + ` "${words[@]}" || exit
+[ -n "$run" ] || exit 0
+: >` + dir + `/created
+while read -r pid name state rest </proc/$(<"$file")/stat && [ "$state" != Z ]; do sleep 0.01; done
+`
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGUSR1} {
+		cmd := r.command(r.job(func(j *job) { j.Command, j.Runtime = []string{"sleep", "1000"}, script }))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		r.until("the container is created", func() bool { return os.Remove(dir+"/created") == nil })
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		lost := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }) // it may have ended just now
+		if code := exitStatus(t, cmd.Wait()); code != 128+int(sig) {
+			t.Errorf("%v: code %d", sig, code)
+		}
+		lost.Stop()
 	}
 }
 

@@ -396,9 +396,6 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 					}
 				})
 				t.Run("both to one pipe, in their order", func(t *testing.T) {
-					if r.base.Runtime == "runc" && inside == "" {
-						t.Skip("runc mixes them itself")
-					}
 					reader, w, err := os.Pipe()
 					if err != nil {
 						t.Fatal(err)
@@ -415,9 +412,6 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 					}
 				})
 				t.Run("a pipe whose reader goes", func(t *testing.T) {
-					if r.base.Runtime == "runc" && inside == "" {
-						t.Skip("runc itself writes to it")
-					}
 					reader, w, err := os.Pipe()
 					if err != nil {
 						t.Fatal(err)
@@ -471,9 +465,6 @@ func TestRedirectedFilesAreWhole(t *testing.T) {
 					}
 				})
 				t.Run("a named pipe whose reader goes", func(t *testing.T) {
-					if r.base.Runtime == "runc" && inside == "" {
-						t.Skip("runc is itself who writes to it")
-					}
 					path := filepath.Join(t.TempDir(), "fifo")
 					if err := unix.Mkfifo(path, 0o600); err != nil {
 						t.Fatal(err)

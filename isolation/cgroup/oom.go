@@ -39,23 +39,24 @@ func hasOOMKill(events []byte) bool {
 }
 
 // OOMWatch finds out whether the kernel killed a process of a container because memory
-// ran out, although the runtime removes the container's cgroup before its counters can
-// be read.
+// ran out, although a runtime may have removed the container's cgroup before its counters
+// can be read.
 //
 // On version 2 the counter of the cgroup around it includes the container's. On version
 // 1 each cgroup counts for itself. There an eventfd is signalled once for each time that
 // memory runs out, and once when the cgroup is removed.
 type OOMWatch struct {
 	hierarchy Hierarchy
-	path      string
-	event     int // version 1: the eventfd; -1 where the kernel has none
+	path      string // the task's cgroup
+	container string // the container's cgroup
+	event     int    // version 1: the eventfd; -1 where the kernel has none
 }
 
 // WatchOOM must be called before the container is created. path is the task's cgroup,
 // child the name of the container's cgroup below it, which on version 1 is created in
 // the memory tree.
 func (h Hierarchy) WatchOOM(path, child string) (*OOMWatch, error) {
-	w := &OOMWatch{hierarchy: h, path: path, event: -1}
+	w := &OOMWatch{hierarchy: h, path: path, container: path + "/" + child, event: -1}
 	if h.Version == V2 || !h.HasController("memory") {
 		return w, nil
 	}
@@ -93,8 +94,8 @@ func subscribeOOM(dir string, event int) error {
 // for it.
 const removalSignal = 250 * time.Millisecond
 
-// Killed reports whether memory ran out. The container's cgroup must have been removed. It
-// is false for a nil watch.
+// Killed reports whether memory ran out. It is called when the container has ended, and is
+// false for a nil watch.
 func (w *OOMWatch) Killed() bool {
 	if w == nil {
 		return false
@@ -104,6 +105,9 @@ func (w *OOMWatch) Killed() bool {
 	}
 	if w.event < 0 {
 		return false
+	}
+	if _, err := os.Stat(w.hierarchy.controllerDir("memory", w.container)); err == nil {
+		return w.hierarchy.HasOOMKill(w.container)
 	}
 	signals := uint64(0)
 	for last := time.Now().Add(removalSignal); signals < 2 && time.Now().Before(last); time.Sleep(time.Millisecond) {

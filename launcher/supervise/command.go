@@ -46,7 +46,7 @@ type Command struct {
 	// Detached means that the process outlives this one and has neither input nor output.
 	Detached bool
 	// Adopt means that Args make the runtime end once the process runs, and that Wait waits for the
-	// process itself. This process becomes a subreaper and the process's parent.
+	// process itself. This process becomes the process's parent.
 	Adopt bool
 
 	cmd          *exec.Cmd
@@ -87,12 +87,15 @@ func (c *Command) Start(ctx context.Context, s *Signals, program ociruntime.Prog
 		return context.Cause(ctx)
 	}
 	if c.Adopt {
-		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			return fmt.Errorf("become a subreaper: %w", err)
+		if err := beginAdoption(); err != nil {
+			return err
 		}
 	}
 	cmd, err := program.Start(cmd, start)
 	if err != nil {
+		if c.Adopt {
+			endAdoption()
+		}
 		return fmt.Errorf("start %s: %w", c.Runtime.Path, err)
 	}
 	c.cmd = cmd
@@ -194,7 +197,11 @@ func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, er
 // waitEnded waits until the runtime and the process have ended, and returns the error of the runtime or
 // the process.
 func (c *Command) waitEnded() error {
-	if err := c.cmd.Wait(); err != nil || !c.Adopt {
+	err := c.cmd.Wait()
+	if c.Adopt {
+		endAdoption() // the process is this one's child by now
+	}
+	if err != nil || !c.Adopt {
 		return err
 	}
 	pid, err := smallfile.Int(c.PIDFile)

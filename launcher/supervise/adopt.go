@@ -1,0 +1,43 @@
+package supervise
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// adoption makes this process a subreaper while runtimes run whose container's process is to become its
+// child. Afterwards orphans go to the machine's init again, which reaps them.
+var adoption struct {
+	sync.Mutex
+	runtimes int
+	before   bool // this process was a subreaper before the first of them
+}
+
+// beginAdoption is called before a runtime is started, and endAdoption when it has ended.
+func beginAdoption() error {
+	adoption.Lock()
+	defer adoption.Unlock()
+	if adoption.runtimes == 0 {
+		var is int32
+		if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&is)), 0, 0, 0); err != nil {
+			return fmt.Errorf("become a subreaper: %w", err)
+		}
+		adoption.before = is != 0
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become a subreaper: %w", err)
+	}
+	adoption.runtimes++
+	return nil
+}
+
+func endAdoption() {
+	adoption.Lock()
+	defer adoption.Unlock()
+	if adoption.runtimes--; adoption.runtimes == 0 && !adoption.before {
+		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) // never fails
+	}
+}
