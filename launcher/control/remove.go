@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
@@ -143,11 +144,21 @@ func removeContainer(ctx context.Context, r tasks.Record) error {
 // RemoveContainer is removeContainer for a task without a record. Runtime and cgroup follow from the
 // links in the task's directory.
 func RemoveContainer(ctx context.Context, p tasks.Paths, cgroups cgroup.Hierarchy) error {
-	var err error
-	if program, e := os.Readlink(p.RuntimeLink()); e == nil {
-		err = ociruntime.Runtime{Path: program, Root: p.RuntimeRoot(program)}.Delete(ctx, p.ID)
+	return errors.Join(deleteFromRuntime(ctx, p, cgroups), cgroups.RemoveAll(p.Cgroup()))
+}
+
+func deleteFromRuntime(ctx context.Context, p tasks.Paths, cgroups cgroup.Hierarchy) error {
+	program, err := os.Readlink(p.RuntimeLink())
+	if err != nil {
+		return nil // the runtime was never called
 	}
-	return errors.Join(err, cgroups.RemoveAll(p.Cgroup()))
+	r := ociruntime.Runtime{Path: program, Root: p.RuntimeRoot(program)}
+	if some, err := cgroups.Populated(p.Cgroup()); err == nil && !some {
+		if done, err := r.DeleteWithoutRuntime(p.ID, filepath.Join(p.Bundle(), "config.json")); done || err != nil {
+			return err
+		}
+	}
+	return r.Delete(ctx, p.ID)
 }
 
 // removeRanks removes the ranks of a gang whose processes have ended, and the gang's network. It is

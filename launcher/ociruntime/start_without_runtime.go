@@ -23,7 +23,7 @@ import (
 // be started; StartWithoutRuntime returns true for it, and for one whose first process has died.
 func (r Runtime) StartWithoutRuntime(id, spec string) (begun bool, err error) {
 	fifo := filepath.Join(r.Root, id, "exec.fifo")
-	if !r.isCrun(id) || hasStartHooks(spec) {
+	if !r.isCrun(id) || mayHaveHooks(spec, "poststart") {
 		return false, nil
 	}
 	fd, err := unix.Open(fifo, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
@@ -50,10 +50,10 @@ func (r Runtime) isCrun(id string) bool {
 	return err == nil && r.Name() == "crun"
 }
 
-// hasStartHooks reports whether a spec may have poststart hooks.
-func hasStartHooks(spec string) bool {
+// mayHaveHooks reports whether a spec may have hooks of this kind.
+func mayHaveHooks(spec, kind string) bool {
 	text, err := os.ReadFile(spec)
-	return err != nil || bytes.Contains(text, []byte("poststart"))
+	return err != nil || bytes.Contains(text, []byte(kind))
 }
 
 func removeFIFO(fifo string) error {
