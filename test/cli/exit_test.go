@@ -2,10 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/lock"
+	procfs "github.com/berth-gpu/berth/internal/process"
 )
 
 // TestExitCodes: the command's own code, or 128 and the signal; the same for a
@@ -100,6 +104,26 @@ exit 42`
 			run.wait().is(128+int(s), "ready\n", "")
 		})
 	}
+	n.checkClean(t)
+}
+
+// TestSignalDuringDiscovery: a signal ends a command that waits for the node's inventory, with its own code.
+func TestSignalDuringDiscovery(t *testing.T) {
+	t.Parallel()
+	n := newDiscoveredNode(t, "one-gpu")
+	check(t, os.Remove(n.path("/run/berth/inventory.json")))
+	discovery, err := os.Open(n.path("/run/berth/discover.lock"))
+	check(t, err)
+	defer discovery.Close()
+	check(t, lock.TryAcquire(int(discovery.Fd()), lock.Exclusive))
+	for _, args := range [][]string{{"berth", "alloc", "1", "true"}, {"berth", "run", "--gpus", "1", image(), "true"}} {
+		p := n.start(args...)
+		eventually(t, "it discovers", func() bool { return len(procfs.Children("/proc", p.Process.Pid)) > 0 || p.ended() })
+		p.signal(syscall.SIGTERM)
+		p.wait().is(143, "", "berth: interrupted (terminated)\n")
+	}
+	check(t, discovery.Close())
+	n.berth("run", "--gpus", "1", image(), "true").is(0, "", "")
 	n.checkClean(t)
 }
 
