@@ -66,7 +66,7 @@ func Open(c Config) (*Node, error) {
 	n.guard = guard.Guard{
 		Host: c.GPUHost(), Cgroups: tree, Ledger: n.ledger, Disabled: !c.Policy.Guarded(),
 		Exemptions: guard.Exemptions{Namespaces: c.Policy.ExemptNamespaces, KeyFile: c.Policy.ExemptKey},
-		IsCommand:  IsCommandCgroup,
+		IsCommand:  IsCommandCgroup, RuntimeRoots: c.runtimeRootsPath(),
 	}
 	return n, nil
 }

@@ -239,6 +239,10 @@ func (c Config) SnapshotPath() string { return filepath.Join(c.State, "inventory
 // SharedFiles returns the directory of the driver files that all containers share.
 func (c Config) SharedFiles() shared.Dir { return shared.InData(c.Data) }
 
+// runtimeRootsPath returns the directory that notes the state directories of runtimes, see runtimestate.Note. It
+// outlives the ledger.
+func (c Config) runtimeRootsPath() string { return filepath.Join(c.Data, "runtime-roots") }
+
 // CDIPath returns the path of the list of other vendors' CDI devices.
 func (c Config) CDIPath() string { return filepath.Join(c.State, "cdi.json") }
 

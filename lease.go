@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/gpu/sysfs"
+	"github.com/berth-gpu/berth/internal/runtimestate"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -22,6 +23,12 @@ import (
 func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
 	if err := n.config.Policy.checkRequest(ask.Request); err != nil {
 		return ledger.Lease{}, err
+	}
+	// By its runtime's state directory a container is found again when the ledger is lost.
+	if root := ask.Owner.RuntimeRoot; root != "" && ask.Owner.EntryPoint != "run" {
+		if err := runtimestate.Note(n.config.runtimeRootsPath(), root); err != nil {
+			return ledger.Lease{}, fmt.Errorf("note the runtime's state directory: %w", err)
+		}
 	}
 	// Each attempt of a waiting request checks the ledger too: an attempt without a ledger creates an empty one.
 	var processes fileVersion

@@ -33,6 +33,9 @@ type Guard struct {
 	// IsCommand reports whether a path is that of the cgroup of a host's command with a lease; nil means
 	// that there are none.
 	IsCommand func(cgroup string) bool
+	// RuntimeRoots is the directory that notes further state directories of runtimes, see
+	// runtimestate.Note; "" means that there are none.
+	RuntimeRoots string
 	// Units is the directory in which systemd reads the unit files of slices; "" means systemd's
 	// own.
 	Units string

@@ -148,7 +148,7 @@ func (g Guard) examineContainers(examine func(runningContainer) error) error {
 
 // listRunning lists the containers whose init lives, with their cgroups.
 func (g Guard) listRunning() (all []runningContainer, err error) {
-	roots := runtimestate.Roots()
+	roots := runtimestate.Roots(g.RuntimeRoots)
 	leases, err := g.Ledger.ReadLeases()
 	if err != nil {
 		return nil, err

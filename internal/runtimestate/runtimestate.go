@@ -70,16 +70,6 @@ func List(roots []string) (all []Container) {
 	return all
 }
 
-// Roots lists the state directories that engines give to runtimes, and those that runtimes
-// use by themselves.
-func Roots() (all []string) {
-	for _, pattern := range []string{"/run/runc", "/run/crun", "/run/docker/runtime-*/*", "/run/containerd/runc/*"} {
-		found, _ := filepath.Glob(pattern) // the patterns are well-formed
-		all = append(all, found...)
-	}
-	return all
-}
-
 // readRunc reads state.json, as runc 1.0 to 1.3 write it.
 func readRunc(dir string) (Container, bool) {
 	var s struct {

@@ -64,6 +64,30 @@ func TestLostLedger(t *testing.T) {
 	}
 }
 
+// TestLostLedgerOfRuntime: a container is found again also if its runtime's state directory is none of those that
+// engines use by default, as with docker's --exec-root or ctr's --runc-root.
+func TestLostLedgerOfRuntime(t *testing.T) {
+	t.Parallel()
+	for _, runtime := range []string{"runc", "crun"} {
+		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
+			n, err := shared.Start("dgx-h100", "v2")
+			rig.Must(t, err)
+			s := server{n, runtime}
+			s.create(t, "elsewhere-"+runtime, true)
+			before := leasedDevices(s.Leases(t))
+			s.Do(t, "rm", "-rf", "/run/berth")
+			if said := s.Run(t, s.Command(s.Berth, "alloc", "1", "true")); said.Code != 125 || !strings.Contains(said.Err, "berth: the ledger is lost: ") {
+				t.Errorf("alloc: %+v", said)
+			}
+			s.Do(t, s.Berth, "repair")
+			if after := leasedDevices(s.Leases(t)); after != before {
+				t.Errorf("leased are %s, before %s", after, before)
+			}
+		})
+	}
+}
+
 // TestLostLedgerOfCommands: what a command of berth alloc holds is known whatever it does to its environment and its
 // namespaces, and no command gets more than it had.
 func TestLostLedgerOfCommands(t *testing.T) {

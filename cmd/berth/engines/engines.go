@@ -104,7 +104,7 @@ func FindContainers(ctx context.Context, word string) (found []Container) {
 			found = append(found, Container{engine, id})
 		}
 	}
-	roots := slices.DeleteFunc(runtimestate.Roots(), func(root string) bool { return !strings.HasPrefix(root, "/run/containerd/") })
+	roots := slices.DeleteFunc(runtimestate.Roots(""), func(root string) bool { return !strings.HasPrefix(root, "/run/containerd/") })
 	for _, c := range runtimestate.List(roots) {
 		if c.ID == word {
 			found = append(found, Container{"containerd", c.ID})
