@@ -58,7 +58,7 @@ func (s Settings) ChoosePrivileges(h Host, forbidden ...string) (p Privileges, e
 	p.NeedsOuterCgroup = s.Privileged || p.Capabilities.Unusual || s.Seccomp != ""
 	switch {
 	case s.Seccomp == unconfined || s.Seccomp == "" && s.Privileged:
-		p.Filter = seccomp.Unconfined
+		p.Filter = func() *seccomp.Filter { return seccomp.Unconfined(p.Capabilities.Names) }
 	case s.Seccomp != "":
 		filter, err := readProfile(s.Seccomp, p.Capabilities.Names)
 		p.Filter = func() *seccomp.Filter { return filter }

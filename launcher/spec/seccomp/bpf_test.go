@@ -298,7 +298,7 @@ func TestRestrictArguments(t *testing.T) {
 		t.Logf("without a filter: %v", err) // an older kernel
 	}
 	filters := map[string]*Filter{
-		"default": Default(nil), "of all capabilities": Default(every()), "in a project": DefaultInProject(nil), "unconfined": Unconfined(),
+		"default": Default(nil), "of all capabilities": Default(every()), "in a project": DefaultInProject(nil), "unconfined": Unconfined(nil),
 		"of a file": parse(), "of a file, capSysAdmin": parse("CAP_SYS_ADMIN"),
 	}
 	for kind, f := range filters {
@@ -310,7 +310,9 @@ func TestRestrictArguments(t *testing.T) {
 		go func() {
 			runtime.LockOSThread() // never unlocked: the filter goes with the thread
 			all := strings.HasPrefix(kind, "of all") || kind == "unconfined"
-			results <- makeHeldCalls(program, pair[0], all, all || strings.HasSuffix(kind, "capSysAdmin"))
+			results <- errors.Join(
+				makeHeldCalls(program, pair[0], all, all || strings.HasSuffix(kind, "capSysAdmin")), traceNobody(strings.HasPrefix(kind, "of all")),
+			)
 		}()
 		if err := <-results; err != nil {
 			t.Errorf("filter %s: %v", kind, err)
@@ -381,6 +383,33 @@ func makeHeldCalls(program []bpf.RawInstruction, socket int, mayMeasure, capSysA
 	return errors.Join(errs...)
 }
 
+// traceNobody makes calls of ptrace for a process that doesn't exist, under a filter that was loaded.
+func traceNobody(mayTraceExits bool) error {
+	exits := unix.EPERM
+	if mayTraceExits {
+		exits = unix.ESRCH
+	}
+	var errs []error
+	for _, c := range []struct {
+		name             string
+		request, options uintptr
+		want             unix.Errno
+	}{
+		{"traces", unix.PTRACE_SEIZE, unix.PTRACE_O_TRACEEXEC, unix.ESRCH},
+		{"traces to the end", unix.PTRACE_SEIZE, unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACEEXIT, exits},
+		{"traces to the end, hidden", unix.PTRACE_SEIZE, 1<<32 | unix.PTRACE_O_TRACEEXIT, exits},
+		{"options", unix.PTRACE_SETOPTIONS, unix.PTRACE_O_TRACESYSGOOD, unix.ESRCH},
+		{"options, to the end", unix.PTRACE_SETOPTIONS, unix.PTRACE_O_TRACEEXIT, exits},
+		{"old options, to the end", 21, unix.PTRACE_O_TRACEEXIT, exits},
+		{"writes a word", unix.PTRACE_POKEDATA, unix.PTRACE_O_TRACEEXIT, unix.ESRCH},
+	} {
+		if _, _, got := unix.RawSyscall6(unix.SYS_PTRACE, c.request, 1<<31-1, 0, c.options, 0, 0); got != c.want {
+			errs = append(errs, fmt.Errorf("ptrace %s: %q, want %q", c.name, got, c.want))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // The filter is made while the image is read; it takes about 0.3 ms.
 func BenchmarkDefault(b *testing.B) {
 	for b.Loop() {
@@ -391,7 +420,7 @@ func BenchmarkDefault(b *testing.B) {
 // A container that has to stay in its project can't leave it, whatever is in the upper half of the
 // argument, and makes all other ioctls.
 func TestRestrictProject(t *testing.T) {
-	p, on := restrictArguments(defaultCalls(nil), projectRequests()), must(processorOf("amd64"))
+	p, on := restrictArguments(defaultCalls(nil), nil, projectRequests()), must(processorOf("amd64"))
 	machine := machineFor(t, p, on)
 	const ioctl, arch, eperm = 16, unix.AUDIT_ARCH_X86_64, unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 	try := func(request uint64) uint32 {

@@ -101,7 +101,7 @@ func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 		errno = uint(unix.ENOSYS)
 	}
 	calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: strings.Fields(neverAllowed), Action: specs.ActErrno, ErrnoRet: &errno})
-	return &Filter{Calls: restrictArguments(calls, namespaceRequests(caps))}, nil
+	return &Filter{Calls: restrictArguments(calls, caps, namespaceRequests(caps))}, nil
 }
 
 // checkAction returns an error for unknown actions, and for those that need a process that answers

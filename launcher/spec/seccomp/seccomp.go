@@ -26,27 +26,28 @@ type Filter struct {
 
 // Default returns the default filter of containers whose root has these capabilities, "CAP_…".
 func Default(caps []string) *Filter {
-	return newFilter(restrictArguments(defaultCalls(caps), namespaceRequests(caps)))
+	return newFilter(restrictArguments(defaultCalls(caps), caps, namespaceRequests(caps)))
 }
 
 // DefaultInProject is Default for containers with a project quota (internal/projectquota), which must
 // not move files out of their project.
 func DefaultInProject(caps []string) *Filter {
-	return newFilter(restrictArguments(defaultCalls(caps), append(projectRequests(), namespaceRequests(caps)...)))
+	return newFilter(restrictArguments(defaultCalls(caps), caps, append(projectRequests(), namespaceRequests(caps)...)))
 }
 
 func newFilter(calls *specs.LinuxSeccomp) *Filter {
 	return &Filter{Calls: calls, Annotations: annotate(calls, runtime.GOARCH)}
 }
 
-// Unconfined returns the filter of containers without one. It refuses only what every filter refuses.
-func Unconfined() *Filter {
+// Unconfined returns the filter of containers without one, whose root has these capabilities. It refuses
+// only what every filter refuses.
+func Unconfined(caps []string) *Filter {
 	eperm := uint(unix.EPERM)
 	return &Filter{Calls: restrictArguments(&specs.LinuxSeccomp{
 		DefaultAction: specs.ActAllow,
 		Architectures: allArchitectures(),
 		Syscalls:      []specs.LinuxSyscall{{Names: strings.Fields(neverAllowed), Action: specs.ActErrno, ErrnoRet: &eperm}},
-	}, namespaceRequests([]string{capSysAdmin}))}
+	}, caps, namespaceRequests([]string{capSysAdmin}))}
 }
 
 // neverAllowed are the calls that every filter refuses. They change the kernel, detach device rules from
@@ -166,8 +167,11 @@ const (
 //     of the file by any process would then wait for fs.lease-break-time (45 s).
 //   - perf_event_open for all processes on a CPU (a negative pid) or in a cgroup (PERF_FLAG_PID_CGROUP):
 //     samples contain the memory of other containers.
+//   - ptrace with PTRACE_O_TRACEEXIT, without CAP_SYS_PTRACE. A killed process stops before it ends, and
+//     waits for its tracer. Two that trace each other wait for ever: nothing ends them, and their lease
+//     lasts until the machine is restarted.
 //   - The given requests of ioctl.
-func restrictArguments(calls *specs.LinuxSeccomp, requests []uint32) *specs.LinuxSeccomp {
+func restrictArguments(calls *specs.LinuxSeccomp, caps []string, requests []uint32) *specs.LinuxSeccomp {
 	const bits = 16                 // options and commands are smaller
 	const setDelegation = 1024 + 16 // F_SETDELEG of include/uapi/linux/fcntl.h, since Linux 6.19
 	restrictCall(calls, "setsockopt", unix.ENOPROTOOPT, argumentIn(2, rangesWithout([]uint32{passPIDFD}, 0, bits)), argumentIn(2, singleValues(passPIDFD)))
@@ -180,6 +184,15 @@ func restrictArguments(calls *specs.LinuxSeccomp, requests []uint32) *specs.Linu
 	own := slices.Concat(argumentIn(pid, []maskedRange{{sign, 0}})[0], argumentIn(flags, []maskedRange{{cgroup, 0}})[0])
 	others := append(argumentIn(pid, []maskedRange{{sign, sign}}), argumentIn(flags, []maskedRange{{cgroup, cgroup}})...)
 	restrictCall(calls, "perf_event_open", unix.EPERM, []conditions{own}, others)
+	if !slices.Contains(caps, capSysPtrace) {
+		const request, options, exit = 0, 3, unix.PTRACE_O_TRACEEXIT
+		harmless := append(argumentIn(request, rangesWithout(tracingRequests(), 0, bits)), argumentIn(options, []maskedRange{{exit, 0}})...)
+		var harmful []conditions
+		for _, c := range argumentIn(request, singleValues(tracingRequests()...)) {
+			harmful = append(harmful, append(c, argumentIn(options, []maskedRange{{exit, exit}})[0]...))
+		}
+		restrictCall(calls, "ptrace", unix.EPERM, harmless, harmful)
+	}
 	if len(requests) > 0 {
 		restrictCall(calls, "ioctl", unix.EPERM, argumentIn(1, rangesWithout(requests, 0, 32)), argumentIn(1, singleValues(requests...)))
 	}
@@ -189,14 +202,24 @@ func restrictArguments(calls *specs.LinuxSeccomp, requests []uint32) *specs.Linu
 // restrictedCalls returns the calls of restrictArguments for a container with these capabilities.
 func restrictedCalls(caps []string) []string {
 	held := []string{"setsockopt", "getsockopt", "fcntl", "fcntl64", "perf_event_open"}
+	if !slices.Contains(caps, capSysPtrace) {
+		held = append(held, "ptrace")
+	}
 	if len(namespaceRequests(caps)) > 0 {
 		held = append(held, "ioctl")
 	}
 	return held
 }
 
-// capSysAdmin is the capability that is needed to enter namespaces.
-const capSysAdmin = "CAP_SYS_ADMIN"
+// capSysAdmin is the capability that is needed to enter namespaces, capSysPtrace that to trace any process.
+const (
+	capSysAdmin  = "CAP_SYS_ADMIN"
+	capSysPtrace = "CAP_SYS_PTRACE"
+)
+
+// tracingRequests returns the requests of ptrace that set options. PTRACE_OLDSETOPTIONS (21) is missing in
+// x/sys/unix for some processors.
+func tracingRequests() []uint32 { return []uint32{unix.PTRACE_SEIZE, unix.PTRACE_SETOPTIONS, 21} }
 
 // Requests of ioctl that open the next or the previous mount namespace of the machine, since Linux 6.12.
 // Source: include/uapi/linux/nsfs.h.
@@ -311,7 +334,7 @@ func callsOfCapability(capability string) string {
 		return "chroot"
 	case "CAP_SYS_PACCT":
 		return "acct"
-	case "CAP_SYS_PTRACE":
+	case capSysPtrace:
 		return "kcmp process_madvise"
 	case "CAP_SYS_TIME":
 		return "clock_settime clock_settime64 settimeofday stime"

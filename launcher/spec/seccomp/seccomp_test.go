@@ -31,7 +31,7 @@ func TestRestrictedCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for kind, f := range map[string]*Filter{"of all capabilities": Default(every), "unconfined": Unconfined(), "of a file": parsed} {
+	for kind, f := range map[string]*Filter{"of all capabilities": Default(every), "unconfined": Unconfined(nil), "of a file": parsed} {
 		for _, name := range []string{
 			"bpf", "fanotify_init", "open_by_handle_at", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "iopl", "ioperm",
 		} {
