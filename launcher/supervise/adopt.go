@@ -10,7 +10,7 @@ import (
 
 // adoption makes this process a subreaper while runtimes run whose container's process is to become its
 // child. Afterwards orphans go to the machine's init again, which reaps them.
-var adoption struct {
+var adoption struct { //nolint:gochecknoglobals // the kernel keeps one such flag for each process
 	sync.Mutex
 	runtimes int
 	before   bool // this process was a subreaper before the first of them
