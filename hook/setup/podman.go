@@ -13,11 +13,22 @@ import (
 const (
 	// PodmanDropIn is berth's part of podman's configuration.
 	PodmanDropIn = "/etc/containers/containers.conf.d/50-berth.conf"
-	podmanHooks  = "/etc/containers/oci/hooks.d"
+	// podmanHooks is a directory of berth's own, which the drop-in names. podman build reads
+	// /usr/share/containers/oci/hooks.d and /etc/containers/oci/hooks.d, whatever hooks_dir
+	// is, and fails on a hook of the stage precreate, which only podman run knows.
+	podmanHooks = "/etc/containers/oci/berth-hooks.d"
+	// formerPodmanHooks is the directory that earlier versions wrote berth's hooks to.
+	formerPodmanHooks = "/etc/containers/oci/hooks.d"
 	// packagedHooks is the hooks directory of packages. podman runs no hooks at all if one
 	// of its hooks directories is missing.
 	packagedHooks = "/usr/share/containers/oci/hooks.d"
 )
+
+// podmanStages are the stages of berth's hooks.
+func podmanStages() []string { return []string{"precreate", "poststop"} }
+
+// hookPath returns the path of a hook file of berth's.
+func hookPath(dir, stage string) string { return path.Join(dir, "berth-"+stage+".json") }
 
 // podmanFiles returns the files that podman merges; later ones take precedence.
 func (h Host) podmanFiles() []string {
@@ -50,19 +61,49 @@ func planPodman(h Host, o Options, record *Record) (Plan, error) {
 	if len(p.plan.Changes) > 0 {
 		p.plan.Check = p.podmanCheck(text)
 	}
-	for _, stage := range []string{"precreate", "poststop"} {
+	for _, stage := range podmanStages() {
 		hook, err := podmanHook(p.options, stage)
 		if err != nil {
 			return Plan{}, err
 		}
-		if err := p.planOwnFile(path.Join(podmanHooks, "berth-"+stage+".json"), hook); err != nil {
+		if err := p.planOwnFile(hookPath(podmanHooks, stage), hook); err != nil {
 			return Plan{}, err
 		}
+	}
+	if err := p.removeFormerHooks(); err != nil {
+		return Plan{}, err
 	}
 	if len(p.plan.Changes) > 0 {
 		p.plan.addNote("", "podman reads this at each call; its service, where it runs, at its next start (systemctl restart podman)")
 	}
 	return p.finish(), nil
+}
+
+// removeFormerHooks plans the removal of the hooks that an earlier version has written. The
+// record keeps them: a setup that is killed before their removal can still be undone.
+func (p *planner) removeFormerHooks() error {
+	for _, stage := range podmanStages() {
+		name := hookPath(formerPodmanHooks, stage)
+		e := p.record.file(name)
+		if e == nil {
+			continue
+		}
+		before, err := p.host.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		after, kept, err := e.restore(before)
+		if err != nil {
+			return inFile(name, err)
+		}
+		if len(kept) > 0 {
+			p.plan.addNote("remove it", "%s isn't as berth has written it, and stays: podman build may fail on it", name)
+		}
+		if !before.Same(after) {
+			p.plan.Changes = append(p.plan.Changes, Change{name, before, after})
+		}
+	}
+	return nil
 }
 
 // podmanDropIn returns the text of berth's drop-in. A list of the drop-in replaces the

@@ -2,6 +2,7 @@ package setup
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -66,9 +67,17 @@ func TestPodmanHooks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(string(want), after[podmanHooks+"/berth-"+stage+".json"]); diff != "" {
+		if diff := cmp.Diff(string(want), after[hookPath(podmanHooks, stage)]); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
+	}
+	// podman build reads the former directory, and fails on a hook of the stage precreate.
+	if strings.Contains(after[PodmanDropIn], formerPodmanHooks) || after[hookPath(formerPodmanHooks, "precreate")] != "" {
+		t.Errorf("berth uses %s: %v", formerPodmanHooks, after)
+	}
+	admins := machine{"/etc/containers/containers.conf": "[engine]\nhooks_dir = [\"" + formerPodmanHooks + "\"]\n"}
+	if after, _ := admins.set(t, "podman", "5.8.6", usual); !strings.Contains(after[PodmanDropIn], `hooks_dir = ["`+formerPodmanHooks+`", "`+podmanHooks+`"]`) {
+		t.Errorf("the admin's directory: %s", after[PodmanDropIn])
 	}
 	// Where podman's own directory is missing it would run no hooks at all.
 	for _, there := range []bool{true, false} {
@@ -87,7 +96,54 @@ func TestPodmanHooks(t *testing.T) {
 	o := usual
 	o.Config = "/srv/b.toml"
 	after, _ = machine{}.set(t, "podman", "5.8.6", o)
-	if !strings.Contains(after[podmanHooks+"/berth-poststop.json"], `"args": ["berth-hook", "--config", "/srv/b.toml", "poststop"]`) {
+	if !strings.Contains(after[hookPath(podmanHooks, "poststop")], `"args": ["berth-hook", "--config", "/srv/b.toml", "poststop"]`) {
 		t.Errorf("got %v", after)
+	}
+}
+
+// TestPodmanFormerHooks: a setup removes the hooks of an earlier version from the directory that
+// podman build reads, also where the record is lost; a removal then leaves nothing.
+func TestPodmanFormerHooks(t *testing.T) {
+	old := olderSetups(t)["podman"]
+	precreate := hookPath(formerPodmanHooks, "precreate")
+	if old.After[precreate] == "" {
+		t.Fatalf("the earlier version has no %s", precreate)
+	}
+	want, _ := old.Before.set(t, "podman", "5.8.6", withDefault())
+	delete(want, RecordPath("/data", "podman"))
+	for _, lost := range []bool{false, true} {
+		m := maps.Clone(old.After)
+		if lost {
+			delete(m, RecordPath("/data", "podman"))
+		}
+		record := m.record(t, "podman")
+		if lost {
+			var err error
+			if record, err = RebuildRecord(m.host(""), "podman", "/data"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := PlanSetup("podman", m.host("5.8.6"), withDefault(), record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := m.with(t, p)
+		back, _ := after.unset(t, "podman")
+		if diff := cmp.Diff(old.Before, back); diff != "" {
+			t.Errorf("record lost: %v: removed (-want +got):\n%s", lost, diff)
+		}
+		again, err := PlanSetup("podman", after.host("5.8.6"), withDefault(), after.record(t, "podman"))
+		if err != nil || len(again.Changes) > 0 {
+			t.Errorf("record lost: %v: a second time: %+v, %v", lost, again.Changes, err)
+		}
+		delete(after, RecordPath("/data", "podman"))
+		if diff := cmp.Diff(want, after); diff != "" {
+			t.Errorf("record lost: %v: set up (-want +got):\n%s", lost, diff)
+		}
+	}
+	old.After[precreate] += "\n"
+	after, p := old.After.set(t, "podman", "5.8.6", withDefault())
+	if after[precreate] == "" || !strings.Contains(noteText(p), precreate+" isn't as berth has written it, and stays") {
+		t.Errorf("the admin's changes: %s", noteText(p))
 	}
 }

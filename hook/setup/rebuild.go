@@ -28,8 +28,9 @@ func RebuildRecord(h Host, engine, data string) (*Record, error) {
 		err = r.rebuildContainerd(h, dropIn)
 	case "podman":
 		own[PodmanDropIn] = "Written by berth setup"
-		for _, stage := range []string{"precreate", "poststop"} {
-			own[path.Join(podmanHooks, "berth-"+stage+".json")] = "berth-hook"
+		for _, stage := range podmanStages() {
+			own[hookPath(podmanHooks, stage)] = "berth-hook"
+			own[hookPath(formerPodmanHooks, stage)] = "berth-hook"
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(own)) {

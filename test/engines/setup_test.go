@@ -337,7 +337,17 @@ func TestSetupPodman(t *testing.T) {
 					t.Errorf("%v: it has %v in /dev and opens %v", all, own, opened)
 				}
 			}
+			s.write(t, "/srv/build/Containerfile", "FROM localhost/test\nRUN [\"/probe\", \"/look\"]\n")
+			build := func() {
+				t.Helper()
+				got := s.run(t, "podman", "build", "--no-cache", "--network", "none", "--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256", "/srv/build")
+				if got.code != 0 {
+					t.Errorf("podman build: exit code %d: %s%s", got.code, got.out, got.err)
+				}
+			}
+			build()
 			s.setupOnly(t, "podman")
+			build()
 			if said := s.do(t, shared.Berth, "setup", "podman"); said != "podman: nothing to change\n" {
 				t.Errorf("a second time: %s", said)
 			}
@@ -355,6 +365,7 @@ func TestSetupPodman(t *testing.T) {
 			s.setupOnly(t, "podman", "--default")
 			run(2, "", "--device berth/gpus=2")
 			run(0, "", "")
+			build()
 			s.checkHealthy(t, "podman", 0)
 			s.do(t, "podman", "create", "--name", "keeper", "localhost/test", "/wait")
 			if said := s.do(t, shared.Berth, "setup", "podman", "--remove"); !strings.Contains(said, "started again without it: keeper\n") {
