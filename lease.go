@@ -156,12 +156,10 @@ func (n *Node) View() (ledger.View, error) {
 	}
 	for i := range v.Leases {
 		s := &v.Leases[i]
-		waits := waitsForStart(*s)
-		s.Created = waits && s.State == ledger.Bound
-		switch {
+		switch s.Created = n.isCreated(*s); {
 		case s.Created:
 			s.Phase = ledger.Created
-		case waits:
+		case waitsForStart(*s):
 			s.Phase = ledger.Starting
 		}
 	}

@@ -30,11 +30,22 @@ func (p Policy) unstartedLimit() (time.Duration, error) {
 	return limit, nil
 }
 
-// waitsForStart reports whether the container of a lease was created and not started. The
-// init of such a container waits at a FIFO in the runtime's state directory, which runc and
-// crun remove when they start the container. Only root can write to that directory.
+// isCreated reports whether the container of a bound lease was created and not started. It is false if that can't be
+// determined, as for an init in another pid namespace. See [process.WaitsForStart].
+func (n *Node) isCreated(s ledger.Status) bool {
+	if !s.Live || s.State != ledger.Bound || s.Owner.Container == "" {
+		return false
+	}
+	proc, init := n.config.GPUHost().ProcPath(), s.Owner.Process
+	own, err := process.Namespace(proc, os.Getpid())
+	return err == nil && own == init.Namespace && process.WaitsForStart(proc, init.PID, init.Start)
+}
+
+// waitsForStart reports whether the container of a reserved lease was created and not started. Its init isn't known
+// yet. runc and crun remove the FIFO at which it waits when they start the container. Only root can write to their
+// state directories.
 func waitsForStart(s ledger.Status) bool {
-	if !s.Live || s.Owner.RuntimeRoot == "" || s.Owner.Container == "" {
+	if !s.Live || s.State == ledger.Bound || s.Owner.RuntimeRoot == "" || s.Owner.Container == "" {
 		return false
 	}
 	fi, err := os.Lstat(filepath.Join(s.Owner.RuntimeRoot, s.Owner.Container, "exec.fifo"))
@@ -50,12 +61,12 @@ func (n *Node) EvictUnstarted(ctx context.Context) (ended []ledger.Lease, err er
 	if err != nil || limit == 0 {
 		return nil, err
 	}
-	view, err := n.View()
+	view, err := n.ledger.View()
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range view.Leases {
-		if !s.Created || s.Owner.EntryPoint == "run" || process.Age(s.Owner.Process.Start) < limit || !waitsForStart(s) {
+		if s.Owner.EntryPoint == "run" || process.Age(s.Owner.Process.Start) < limit || !n.isCreated(s) {
 			continue
 		}
 		if e := n.Evict(ctx, s.Lease); e != nil {

@@ -122,11 +122,16 @@ func hasExecuted(proc string, pid int) bool {
 	if err != nil || len(fields) <= codeField {
 		return true
 	}
-	flags, err := strconv.ParseUint(fields[flagsField], 10, 64)
 	// Between the end of the old program and the begin of the new one's code, the kernel resets the handlers.
 	// A first thread that has ended while others run has no code either.
 	executes := fields[codeField] == "0" && !isZombie(fields[stateField])
-	return err != nil || flags&forkNoExec == 0 && !executes
+	return !isForked(fields) && !executes
+}
+
+// isForked reports by the fields of a process's stat whether it was forked and hasn't executed a program since.
+func isForked(fields []string) bool {
+	flags, err := strconv.ParseUint(fields[flagsField], 10, 64)
+	return err == nil && flags&forkNoExec != 0
 }
 
 // maxStatus bounds /proc/PID/status, which lists groups and NUMA nodes, and /proc/PID/cgroup, in bytes.
