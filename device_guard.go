@@ -91,7 +91,7 @@ func (n *Node) InstallDeviceGuard(ctx context.Context) error {
 	if n.cgroups.Version != cgroup.V2 {
 		return errors.New("the device guard needs a machine with cgroup version 2 alone: boot with systemd.unified_cgroup_hierarchy=1")
 	}
-	if err := n.checkGuardedLedger(); err != nil {
+	if err := n.CheckLedger(); err != nil {
 		return err
 	}
 	return n.ledger.WithLeases(ctx, func(leases []ledger.Lease) error {
@@ -140,7 +140,7 @@ func (n *Node) DeviceGuard() (rules deviceguard.Rules, err error) {
 // a lease that has ended, whose entry stays in the guard until the next change of the ledger. The error Is
 // [ErrLedgerLost] if the leases of running holders aren't known.
 func (n *Node) WantedDeviceGuard() (rules deviceguard.Rules, err error) {
-	if err := n.checkGuardedLedger(); err != nil {
+	if err := n.CheckLedger(); err != nil {
 		return rules, err
 	}
 	leases, err := n.Leases()
@@ -157,22 +157,10 @@ func (n *Node) SyncDeviceGuard(ctx context.Context) error {
 	if _, err := n.DeviceGuard(); errors.Is(err, deviceguard.ErrOff) || errors.Is(err, deviceguard.ErrUnavailable) {
 		return nil
 	}
-	if err := n.checkGuardedLedger(); errors.Is(err, ErrLedgerLost) {
+	if err := n.CheckLedger(); errors.Is(err, ErrLedgerLost) {
 		return nil
 	}
 	return n.ledger.WithLeases(ctx, n.grantDevices)
-}
-
-// checkGuardedLedger is CheckLedger with any snapshot, or without one: at boot and after the loss of the state directory there is none.
-func (n *Node) checkGuardedLedger() error {
-	if !n.ledger.IsMissing() {
-		return nil
-	}
-	s, err := snapshot.LoadAny(n.config.SnapshotPath())
-	if err != nil && !errors.Is(err, snapshot.ErrStale) {
-		return err
-	}
-	return n.checkHolders(s)
 }
 
 // grantDevices replaces the device guard's grants: the cgroup of each lease can open that

@@ -144,8 +144,11 @@ func (n *Node) FindOwnLease(id string) (ledger.Lease, error) {
 }
 
 // View returns all leases with the states of their holders, and the queue. It writes
-// nothing and takes no lock.
+// nothing and takes no lock. The error Is [ErrLedgerLost] if the leases of running holders aren't known.
 func (n *Node) View() (ledger.View, error) {
+	if err := n.CheckLedger(); err != nil {
+		return ledger.View{}, err
+	}
 	v, err := n.ledger.View()
 	if err != nil {
 		return ledger.View{}, err

@@ -22,16 +22,14 @@ import (
 var ErrLedgerLost = errors.New("the ledger is lost")
 
 // CheckLedger returns ErrLedgerLost if there is no ledger although a running container or
-// command holds a lease. It takes no new snapshot.
+// command holds a lease. It takes no new snapshot: a stale one will do, and without one, as at boot and after the loss
+// of the state directory, the devices of a holder are unknown. It costs one system call if there is a ledger.
 func (n *Node) CheckLedger() error {
 	if !n.ledger.IsMissing() {
 		return nil
 	}
-	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
-	if errors.Is(err, snapshot.ErrStale) {
-		return nil // a server without a driver: a request for GPUs has a snapshot taken first
-	}
-	if err != nil {
+	s, err := snapshot.LoadAny(n.config.SnapshotPath())
+	if err != nil && !errors.Is(err, snapshot.ErrStale) {
 		return err
 	}
 	return n.checkHolders(s)

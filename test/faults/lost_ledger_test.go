@@ -15,7 +15,8 @@ import (
 )
 
 // TestLostLedger: what runs keeps its GPUs when the state directory was removed, or the configuration names
-// another one. No GPU is leased before the ledger was rebuilt, and then none that is held.
+// another one. No GPU is leased before the ledger was rebuilt, and then none that is held. Until then no verb shows a GPU
+// as free.
 func TestLostLedger(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"v1", "v2"} {
@@ -37,8 +38,15 @@ func TestLostLedger(t *testing.T) {
 				n.Do(t, "sh", "-c", lose)
 				isRefused()
 
+				const advice = "; berth repair rebuilds it from the running holders\n"
+				for _, words := range [][]string{{"release", "--force", "train"}, {"leases"}, {"leases", "--json"}, {"gpus"}, {"info"}} {
+					said := n.Run(t, n.Command(n.Berth, words...))
+					if said.Code != 1 || said.Out != "" || !strings.HasPrefix(said.Err, "berth: the ledger is lost: ") || !strings.HasSuffix(said.Err, advice) {
+						t.Errorf("berth %q: %+v", words, said)
+					}
+				}
 				said := n.Run(t, n.Command(n.Berth, "alloc", "1", "true"))
-				if said.Code != 125 || !strings.Contains(said.Err, "berth: the ledger is lost: ") || !strings.HasSuffix(said.Err, "; berth repair rebuilds it from the running holders\n") {
+				if said.Code != 125 || !strings.Contains(said.Err, "berth: the ledger is lost: ") || !strings.HasSuffix(said.Err, advice) {
 					t.Errorf("alloc: %+v", said)
 				}
 				if said := n.Run(t, n.Command(n.Berth, "doctor")); !strings.Contains(said.Out, "the ledger is lost: ") {

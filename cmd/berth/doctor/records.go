@@ -23,10 +23,6 @@ func (e *examination) checkLedger(r *report) error {
 	if err != nil {
 		return nil //nolint:nilerr // of cgroups, reported by cgroups.version
 	}
-	if err := node.CheckLedger(); errors.Is(err, berth.ErrLedgerLost) {
-		r.fail(r.command("repair"), "%v", err)
-		return nil
-	}
 	view, err := node.View()
 	if e.User != "" && errors.Is(err, fs.ErrPermission) {
 		return errRootOnly
@@ -37,10 +33,10 @@ func (e *examination) checkLedger(r *report) error {
 // unstartedAge is the age from which a created container that wasn't started is reported.
 const unstartedAge = time.Minute
 
-// decideLedger reports a ledger that can't be read, and leases whose holder is dead.
+// decideLedger reports a ledger that is lost or can't be read, and leases whose holder is dead.
 func decideLedger(r *report, view ledger.View, err error) error {
 	switch {
-	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, ledger.ErrOwnership):
+	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, ledger.ErrOwnership), errors.Is(err, berth.ErrLedgerLost):
 		r.fail(r.command("repair"), "%v", err)
 		return nil
 	case errors.Is(err, ledger.ErrFuture):
