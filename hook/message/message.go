@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/internal/process"
@@ -42,7 +43,7 @@ func withAdvice(err error, root bool) error {
 		return fmt.Errorf("%w; try again when they are free: berth leases shows who holds what", err)
 	case errors.Is(err, match.ErrUnknown), errors.Is(err, match.ErrTooMany), errors.Is(err, match.ErrLost):
 		return fmt.Errorf("%w; berth gpus lists the node's devices", err)
-	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, ledger.ErrOwnership):
+	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, ledger.ErrOwnership), errors.Is(err, berth.ErrLedgerLost):
 		return fmt.Errorf("%w; berth repair rebuilds it from the running holders", err)
 	}
 	return err

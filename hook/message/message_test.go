@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/gpu/request"
@@ -24,6 +25,7 @@ func TestWithAdvice(t *testing.T) {
 		{"more than there are", tooMany, "request 9: node has 1 GPU, 9 asked; berth gpus lists the node's devices"},
 		{"busy", &ledger.BusyError{Request: "1", Wanted: 1, Total: 1}, "request 1: 1 asked, 0 of 1 free; try again when they are free: berth leases shows who holds what"},
 		{"corrupt", ledger.ErrCorrupt, ledger.ErrCorrupt.Error() + "; berth repair rebuilds it from the running holders"},
+		{"lost", berth.ErrLedgerLost, berth.ErrLedgerLost.Error() + "; berth repair rebuilds it from the running holders"},
 		{"another", errors.New("x"), "x"},
 	}
 	for _, tt := range tests {
