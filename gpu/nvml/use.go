@@ -35,7 +35,7 @@ func (m *Meter) Measure(uuids []string) []probe.Use {
 		if m.l.hung.Load() { // the call that hangs may hold a lock of the driver: each further call would time out too
 			u.Error = "not asked, because an earlier call of NVML did not return"
 		} else if err := m.measureUse(&u); err != nil {
-			u.Error = err.Error()
+			u.Error, u.Lost = err.Error(), isReturn(err, nvml.ERROR_GPU_IS_LOST)
 		}
 		all = append(all, u)
 	}

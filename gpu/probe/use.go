@@ -24,6 +24,8 @@ type Use struct {
 	Processes []Process `json:"processes,omitempty"`
 	// Error says why nothing is known.
 	Error string `json:"error,omitempty"`
+	// Lost means that NVML calls the device lost; Error has its words.
+	Lost bool `json:"lost,omitempty"`
 }
 
 // Process is a process that computes on a device.

@@ -119,6 +119,9 @@ func TestTables(t *testing.T) {
 	t.Parallel()
 	n := newDiscoveredNode(t, "l40s-pcie")
 	n.control("lose", "3")
+	if got := n.states(); got != "0 free, 1 free, 2 free, 3 lost" {
+		t.Errorf("states before the discovery: %s", got)
+	}
 	n.berth("discover").is(0, `simulated-l40s-pcie: driver 550.163.01, 4 GPUs, 1 HCA; snapshot in /run/berth/inventory.json
 GPU 3 (0000:cd:00.0) is lost: nvmlDeviceGetHandleByIndex: GPU is lost
 `, "")

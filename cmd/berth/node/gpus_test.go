@@ -75,6 +75,27 @@ func TestSurveyNode(t *testing.T) {
 	}
 }
 
+// A device that NVML calls lost is lost before a discovery has found it, also if it is leased. Other errors change no state.
+func TestLostSinceDiscovery(t *testing.T) {
+	inv := inventory()
+	seen := surveyNode(inv, ledger.View{Leases: []ledger.Status{newLeaseStatus("1", true, time.Now(), inv.GPUs[0].Device())}})
+	seen.setUse(probe.Use{UUID: "GPU-a", Error: "GPU is lost", Lost: true})
+	seen.setUse(probe.Use{UUID: "MIG-b0", Error: "GPU is lost", Lost: true})
+	seen.setUse(probe.Use{UUID: "MIG-b1", Error: "Unknown Error"})
+	seen.addProcesses(map[string][]gpu.Process{"MIG-b0": {{PID: 4711, Name: "python", User: "alice"}}})
+	var got []string
+	for _, d := range seen.Devices {
+		got = append(got, d.Index+" "+d.State+" "+d.Lost)
+	}
+	want := []string{"0 lost GPU is lost", "1 sliced ", "1:0 lost GPU is lost", "1:1 free ", "2 lost GPU is lost", "3 sliced "}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if d := seen.Devices[0]; d.Lease == nil {
+		t.Error("the lost GPU isn't shown with its lease")
+	}
+}
+
 func TestPrintGPUs(t *testing.T) {
 	inv := inventory()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

@@ -62,15 +62,19 @@ func (m *meter) addUse(ctx context.Context, n *node, inv gpu.Inventory) {
 	}
 }
 
-// setUse records the use of a device. NVML reports a total of 0 where it has no memory information.
+// setUse records the use of a device, or that NVML calls it lost now: the inventory knows that after the next discovery.
+// NVML reports a total of 0 where it has no memory information.
 func (n *node) setUse(u probe.Use) {
 	for i := range n.Devices {
 		d := &n.Devices[i]
-		if d.UUID != u.UUID || u.Error != "" {
-			continue
-		}
-		if d.Busy = u.Busy; u.Total > 0 {
-			d.MemoryUsed = &u.Memory
+		switch {
+		case d.UUID != u.UUID:
+		case u.Lost && d.Lost == "":
+			d.State, d.Lost = "lost", u.Error
+		case u.Error == "":
+			if d.Busy = u.Busy; u.Total > 0 {
+				d.MemoryUsed = &u.Memory
+			}
 		}
 	}
 }
