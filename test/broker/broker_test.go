@@ -747,6 +747,14 @@ func TestLostLedger(t *testing.T) {
 	} else if got.Err != "berth: the ledger is lost: root rebuilds it with berth repair\n" {
 		t.Errorf("it names others' leases: %+v", got)
 	}
+	for _, word := range []string{"leases", "gpus"} {
+		if got := n.run(bob, n.Berth, word); got.Code != 1 || got.Err != "berth: the ledger is lost: root rebuilds it with berth repair\n" {
+			t.Errorf("berth %s: %+v", word, got)
+		}
+	}
+	if got := n.run(alice, n.Berth, "release", "any"); got.Code != 1 || !strings.Contains(got.Err, "ledger is lost") {
+		t.Errorf("berth release: %+v", got)
+	}
 	n.Do(t, n.Berth, "repair")
 	for _, l := range n.waitForLeases(2) {
 		if before[l.ID] != len(l.Devices) {

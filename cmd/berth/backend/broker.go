@@ -13,14 +13,18 @@ import (
 )
 
 // ViewLeases returns the leases and the queue: from the ledger, or from the broker if this user may not
-// read the ledger.
+// read the ledger. If there is none, a user can't tell whether it is lost, because holders are found by files of root.
 func ViewLeases(ctx context.Context, node *berth.Node) (ledger.View, error) {
 	view, err := node.View()
-	if !errors.Is(err, fs.ErrPermission) || verb.NeedRoot() == nil {
+	none := err == nil && len(view.Leases)+len(view.Queue) == 0
+	if !none && !errors.Is(err, fs.ErrPermission) || verb.NeedRoot() == nil {
 		return view, err
 	}
-	view, err = client.New(node.State()).View(ctx)
-	return view, AdviseBroker(err)
+	answer, err := client.New(node.State()).View(ctx)
+	if none && errors.Is(err, client.ErrNoBroker) {
+		return view, nil
+	}
+	return answer, AdviseBroker(err)
 }
 
 // AdviseBroker returns the error for a user without root if no broker runs.
