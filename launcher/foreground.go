@@ -17,6 +17,7 @@ func (t *task) startForeground(ctx context.Context, s *supervise.Signals) error 
 		Runtime: ociruntime.Runtime{Path: t.h.runtime, Root: t.paths.RuntimeRoot(t.h.runtime), Log: t.paths.RuntimeLog()},
 		Args:    []string{"run", "--bundle", t.paths.Bundle(), "--pid-file", t.paths.PIDFile()},
 		ID:      t.paths.ID, PIDFile: t.paths.PIDFile(), Cgroup: t.paths.Cgroup(), Dir: t.paths.Bundle(), AsInit: true,
+		Thaw: func() { t.h.Cgroups.Thaw(t.paths.Cgroup()) },
 	}
 	if t.command.Adopt = t.command.CopiesOutput(); t.command.Adopt {
 		t.command.Args = append(t.command.Args, "--detach")

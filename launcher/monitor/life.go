@@ -164,6 +164,15 @@ func (m *monitor) sendSignal(sig syscall.Signal) bool {
 	return true
 }
 
+// thawKilled implements supervise.Life.Thaw.
+func (m *monitor) thawKilled() bool {
+	if !m.init.Killed() {
+		return false
+	}
+	m.cgroups.Thaw(m.rec.Cgroup)
+	return true
+}
+
 // superviseLife supervises the container's init until it has ended.
 func (m *monitor) superviseLife() tasks.Exit {
 	if m.recordedExit != nil {
@@ -171,7 +180,7 @@ func (m *monitor) superviseLife() tasks.Exit {
 	}
 	why := supervise.Life{
 		Terms: supervise.TermsOf(m.rec, m.init.Age()),
-		Ended: m.initEnd.Done, Send: m.sendSignal, Signals: m.server.signals, Stop: m.endRequests,
+		Ended: m.initEnd.Done, Send: m.sendSignal, Thaw: m.thawKilled, Signals: m.server.signals, Stop: m.endRequests,
 	}.Wait()
 	if why != "" {
 		m.ending, m.reason = true, why

@@ -43,6 +43,9 @@ type Command struct {
 	Dir string
 	// AsInit means that the process is the first of a container, see Process.SendAsInit.
 	AsInit bool
+	// Thaw thaws the task's cgroups (cgroup.Hierarchy.Thaw), so that the process ends that was killed. It may
+	// be nil.
+	Thaw func()
 	// Detached means that the process outlives this one and has neither input nor output.
 	Detached bool
 	// Adopt means that Args make the runtime end once the process runs, and that Wait waits for the
@@ -182,7 +185,7 @@ func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, er
 	stop := make(chan string, 1)
 	defer context.AfterFunc(ctx, func() { stop <- context.Cause(ctx).Error() })()
 	why := Life{
-		Terms: terms, Ended: ended, Send: c.send, Abandon: c.abandon, Signals: s.C, Stop: stop,
+		Terms: terms, Ended: ended, Send: c.send, Abandon: c.abandon, Thaw: c.thaw, Signals: s.C, Stop: stop,
 		Resized: s.Resized, Resize: c.resize,
 	}.Wait()
 	defer c.process.Close()
@@ -247,6 +250,15 @@ func (c *Command) send(sig syscall.Signal) bool {
 	if AsksToEnd(sig) && process.Stopped("/proc", c.process.PID) {
 		_ = c.process.Send(unix.SIGCONT) // any process of the task may have stopped it, and sig waits for that
 	}
+	return true
+}
+
+// thaw implements Life.Thaw.
+func (c *Command) thaw() bool {
+	if c.Thaw == nil || !c.process.Killed() {
+		return false
+	}
+	c.Thaw()
 	return true
 }
 

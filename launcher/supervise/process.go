@@ -25,6 +25,7 @@ type Process struct {
 	tasks.Process
 	proc      string   // where procfs is mounted
 	pidfd     *os.File // nil after Close
+	killed    bool
 	killedFor syscall.Signal
 }
 
@@ -92,6 +93,7 @@ func (p *Process) HasEnded() bool {
 
 // Send sends a signal. A process that has ended is not an error.
 func (p *Process) Send(sig syscall.Signal) error {
+	p.killed = p.killed || sig == unix.SIGKILL
 	err := unix.PidfdSendSignal(int(p.pidfd.Fd()), sig, nil, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("send signal %d to process %d: %w", int(sig), p.PID, err)
@@ -116,6 +118,9 @@ func (p *Process) SendAsInit(sig syscall.Signal) error {
 	}
 	return nil
 }
+
+// Killed reports whether the process was sent SIGKILL. It returns false on nil.
+func (p *Process) Killed() bool { return p != nil && p.killed }
 
 func (p *Process) killFor(sig syscall.Signal) error {
 	p.killedFor = sig

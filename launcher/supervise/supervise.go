@@ -82,6 +82,10 @@ type Life struct {
 	// a signal that is to end the process hasn't found it for absentGrace. nil if Send always returns
 	// true.
 	Abandon func(syscall.Signal)
+	// Thaw thaws the process's cgroups if the process was sent SIGKILL, and returns whether it was: on cgroup
+	// version 1 a frozen process doesn't end. It is called after each signal, and repeated while it returns
+	// true, because the task can freeze itself again. It may be nil.
+	Thaw func() bool
 	// Signals are forwarded to the process.
 	Signals <-chan syscall.Signal
 	// Stop receives requests to stop the process, with the reason. Each request sends the stop signal
@@ -100,11 +104,14 @@ const retryInterval = 5 * time.Millisecond
 // take less.
 const absentGrace = time.Second
 
+// thawInterval is how often Wait calls Thaw.
+const thawInterval = 50 * time.Millisecond
+
 // Wait supervises the process until it has ended. why is the reason for stopping the process: a value
 // of Stop, TimeoutReason, or "" if the process wasn't stopped.
 func (l Life) Wait() (why string) {
 	var pending []syscall.Signal
-	var retry, kill, abandon <-chan time.Time
+	var retry, kill, abandon, thaw <-chan time.Time
 	timeout := l.timeoutTimer()
 	for {
 		select {
@@ -122,6 +129,7 @@ func (l Life) Wait() (why string) {
 		case <-l.Resized:
 			l.Resize()
 		case <-retry:
+		case <-thaw:
 		case <-abandon:
 			abandon = nil
 			l.Abandon(pending[slices.IndexFunc(pending, isToEnd)])
@@ -132,6 +140,9 @@ func (l Life) Wait() (why string) {
 		}
 		if len(pending) > 0 {
 			retry = time.After(retryInterval)
+		}
+		if l.Thaw != nil && l.Thaw() {
+			thaw = time.After(thawInterval)
 		}
 		switch absent := slices.ContainsFunc(pending, isToEnd); {
 		case !absent:

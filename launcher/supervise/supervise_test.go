@@ -103,3 +103,26 @@ func TestLifeWithoutProcess(t *testing.T) {
 		})
 	}
 }
+
+// Thaw is called until the process has ended, once the process was killed.
+func TestLifeThaws(t *testing.T) {
+	ended, signals, killed, thawed := make(chan struct{}), make(chan syscall.Signal, 2), false, 0
+	signals <- unix.SIGUSR1
+	signals <- unix.SIGTERM
+	Life{
+		Ended: ended, Signals: signals,
+		Send: func(sig syscall.Signal) bool { killed = sig == unix.SIGTERM; return true },
+		Thaw: func() bool {
+			if killed {
+				thawed++
+			}
+			if thawed == 3 {
+				close(ended)
+			}
+			return killed
+		},
+	}.Wait()
+	if thawed != 3 {
+		t.Errorf("thawed %d times", thawed)
+	}
+}

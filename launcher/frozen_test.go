@@ -1,0 +1,81 @@
+package launcher
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+)
+
+// freezeItself returns a shell line by which a task with CAP_SYS_ADMIN freezes itself below its cgroup.
+func freezeItself(version string) string {
+	mount, freeze := "mount -t cgroup -o freezer none", "echo FROZEN >/tmp/c/below/freezer.state"
+	if version == "v2" {
+		mount, freeze = "mount -t cgroup2 none", "echo 1 >/tmp/c/below/cgroup.freeze"
+	}
+	return "mkdir -p /tmp/c && /bin/busybox " + mount + " /tmp/c && mkdir /tmp/c/below && echo $$ >/tmp/c/below/cgroup.procs && " +
+		"echo ready; " + freeze + "; exec sleep 1000"
+}
+
+// A task that has frozen itself ends by its timeout and by signals: on cgroup v1 SIGKILL alone doesn't end it.
+func TestFrozenTaskEnds(t *testing.T) {
+	onAllRigs(t, func(t *testing.T, r rig) {
+		change := func(limit time.Duration) func(*job) {
+			return func(j *job) {
+				j.Devices, j.CapAdd = "ledger", []string{"SYS_ADMIN"}
+				j.Lasting.Timeout, j.Lasting.StopTimeout = limit, 100*time.Millisecond
+			}
+		}
+		const limit = 3 * time.Second // after which the task is frozen
+		t.Run("timeout in the foreground", func(t *testing.T) {
+			r := r.with(t)
+			s := r.startReady(freezeItself(r.base.Cgroups), change(limit))
+			s.expectCode(t, 143)
+		})
+		t.Run("signal in the foreground", func(t *testing.T) {
+			r := r.with(t)
+			s := r.startReady(freezeItself(r.base.Cgroups), change(0))
+			r.untilFrozen()
+			s.send(t, unix.SIGTERM)
+			s.expectCode(t, 143)
+		})
+		t.Run("timeout of a detached task", func(t *testing.T) {
+			r := r.with(t)
+			d := r.detach(freezeItself(r.base.Cgroups), change(limit))
+			if e := d.exit(); e.Code != 143 {
+				t.Errorf("%+v", e)
+			}
+			d.remove()
+		})
+		r.deviceIsFree()
+	})
+}
+
+// with returns the rig for a subtest.
+func (r rig) with(t *testing.T) rig {
+	r.t = t
+	return r
+}
+
+// expectCode waits at most 20 seconds for the end of the launch.
+func (s started) expectCode(t *testing.T, want int) {
+	t.Helper()
+	stuck := time.AfterFunc(20*time.Second, func() { _ = s.cmd.Process.Kill() }) // it may have ended just now
+	defer stuck.Stop()
+	if code := exitStatus(t, s.cmd.Wait()); code != want {
+		t.Errorf("code %d, want %d; %s", code, want, s.stderr)
+	}
+}
+
+// untilFrozen waits until the task's first process is frozen.
+func (r rig) untilFrozen() {
+	r.t.Helper()
+	pid, err := strconv.Atoi(r.initPID())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.until("the task is frozen", func() bool { return process.FrozenCgroup("/proc", "", pid) != "" })
+}
