@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -22,6 +23,9 @@ import (
 
 // killTimeout is how long a killed task may take to end.
 const killTimeout = 30 * time.Second
+
+// thawInterval is how often the cgroups of a killed task are thawed.
+const thawInterval = 50 * time.Millisecond
 
 // Signal sends a signal to a task's first process, as control.Signal does.
 func (e *Engine) Signal(ctx context.Context, t tasks.Task, sig syscall.Signal) error {
@@ -108,8 +112,15 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	if err := task.Kill(ctx, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("task %s: %w", t.Name, simplifyError(err))
 	}
-	if done, err := waitExit(ctx, ended, killTimeout); done || err != nil {
+	tree, err := cgroup.Detect(e.Config.Host.Cgroup)
+	if err != nil {
 		return err
+	}
+	for last := time.Now().Add(killTimeout); time.Now().Before(last); {
+		tree.Thaw(t.Cgroup) // the task can freeze itself again
+		if done, err := waitExit(ctx, ended, thawInterval); done || err != nil {
+			return err
+		}
 	}
 	return fmt.Errorf("task %s: it was killed and hasn't ended after %v", t.Name, killTimeout)
 }

@@ -8,6 +8,7 @@ import (
 	client "github.com/containerd/containerd/v2/client"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
@@ -31,6 +32,7 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 	ended := make(chan struct{})
 	go func() { defer close(ended); status = <-p.ended }()
 	why = supervise.Life{
+		Thaw:  e.thawer(p, target),
 		Terms: terms, Ended: ended, Signals: s.C,
 		Resized: s.Resized, Resize: func() { p.io.resizeTerminal(ctx, p) },
 		Send: func(sig syscall.Signal) bool {
@@ -48,4 +50,27 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 		return supervise.CodeOfSignal(sig), why, nil
 	}
 	return int(n), why, nil
+}
+
+// thawer returns supervise.Life.Thaw for the first process of a container. For a command in a container it
+// returns nil: the task's other processes may be frozen for a purpose.
+func (e *Engine) thawer(p supervised, target *supervise.Process) func() bool {
+	task, ok := p.Process.(client.Task)
+	if !ok {
+		return nil
+	}
+	rec, err := e.store.Record(task.ID())
+	if err != nil {
+		return nil // removed meanwhile
+	}
+	tree, err := cgroup.Detect(rec.CgroupMount)
+	if err != nil {
+		return nil
+	}
+	return func() bool {
+		if target.Killed() {
+			tree.Thaw(rec.Cgroup)
+		}
+		return target.Killed()
+	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -41,6 +42,10 @@ func (l Logger) Run() error {
 	if err != nil {
 		return err
 	}
+	cgroups, err := cgroup.Detect(rec.CgroupMount)
+	if err != nil {
+		return err
+	}
 	asked, err := l.watchShim()
 	if err != nil {
 		return err
@@ -62,7 +67,7 @@ func (l Logger) Run() error {
 	if err := l.Ready.Close(); err != nil {
 		return err
 	}
-	w := loggedTask{Logger: l, rec: rec, server: server, asked: asked}
+	w := loggedTask{Logger: l, rec: rec, cgroups: cgroups, server: server, asked: asked}
 	code, ended := w.waitForEnd()
 	out.copyRest()
 	if ended {
@@ -122,11 +127,12 @@ func (l Logger) watchShim() (<-chan os.Signal, error) {
 // loggedTask is the task of a Logger in Run.
 type loggedTask struct {
 	Logger
-	rec    tasks.Record
-	server *server
-	asked  <-chan os.Signal
-	over   bool // the shim has asked to end
-	init   *supervise.Process
+	rec     tasks.Record
+	cgroups cgroup.Hierarchy
+	server  *server
+	asked   <-chan os.Signal
+	over    bool // the shim has asked to end
+	init    *supervise.Process
 }
 
 // waitForEnd waits for the end of the container's first process. ended is false if that process
@@ -144,7 +150,7 @@ func (w *loggedTask) waitForEnd() (code int, ended bool) {
 	end := w.init.Await()
 	supervise.Life{
 		Terms: supervise.TermsOf(w.rec, 0),
-		Ended: end.Done, Send: w.sendSignal, Signals: w.server.signals,
+		Ended: end.Done, Send: w.sendSignal, Thaw: w.thawKilled, Signals: w.server.signals,
 	}.Wait()
 	select {
 	case <-w.asked: // the shim may ask at the same time as the process ends
@@ -157,6 +163,15 @@ func (w *loggedTask) waitForEnd() (code int, ended bool) {
 
 func (w *loggedTask) sendSignal(sig syscall.Signal) bool {
 	_ = w.init.SendAsInit(sig) // the process may have ended
+	return true
+}
+
+// thawKilled implements supervise.Life.Thaw.
+func (w *loggedTask) thawKilled() bool {
+	if !w.init.Killed() {
+		return false
+	}
+	w.cgroups.Thaw(w.rec.Cgroup)
 	return true
 }
 
