@@ -1,12 +1,15 @@
 package containerd
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
@@ -42,7 +45,7 @@ func (e *Engine) runExec(ctx context.Context, t tasks.Task, in control.ExecOptio
 	if err != nil {
 		return 0, simplifyError(err)
 	}
-	bundle, err := e.findBundle(t.Life.Init.PID)
+	shim, bundle, err := e.findShim(t.Life.Init.PID)
 	if err != nil {
 		return 0, err
 	}
@@ -73,30 +76,42 @@ func (e *Engine) runExec(ctx context.Context, t tasks.Task, in control.ExecOptio
 	if err != nil {
 		return 0, simplifyError(err)
 	}
-	return e.runProcess(ctx, p, io, in.Detach, s)
+	return e.runProcess(ctx, p, shim, io, in.Detach, s)
 }
 
-// runProcess starts a command and waits for its end.
-func (e *Engine) runProcess(ctx context.Context, p client.Process, io *stdio, detach bool, s *supervise.Signals) (int, error) {
-	ended, err := p.Wait(ctx)
-	if err != nil {
-		return 0, simplifyError(err)
-	}
-	if err := p.Start(ctx); err != nil {
-		_, _ = p.Delete(ctx) // the process has never run
-		return 0, ociruntime.BlameCommand(simplifyError(err))
-	}
-	if io.closeInput {
-		_ = p.CloseIO(ctx, client.WithStdinCloser) // the process may have ended
-		return 0, nil
-	}
-	if detach {
-		return 0, nil
-	}
-	io.attach(ctx, p)
-	code, _, err := e.superviseProcess(ctx, supervised{p, ended, io, (*supervise.Process).Send}, s, supervise.Terms{})
-	if err != nil {
+// deleteTimeout is how long containerd may take to delete an ended command whose output was not read to its
+// end. The shim waits several seconds for that end.
+const deleteTimeout = 500 * time.Millisecond
+
+// runProcess starts a command and waits for its end. shim is the pid of the container's shim.
+func (e *Engine) runProcess(ctx context.Context, p client.Process, shim int, io *stdio, detach bool, s *supervise.Signals) (int, error) {
+	var undo []client.ProcessDeleteOpts
+	unused := false // the command has never run, or is to be undone
+	code, _, err := e.superviseProcess(ctx, supervised{
+		Process: p, io: io, detached: detach, send: (*supervise.Process).SendToCommand,
+		startError: func(err error) error {
+			unused = true
+			return ociruntime.BlameCommand(simplifyError(err))
+		},
+		killRuntime: func() {
+			unused, undo = true, append(undo, client.WithProcessKill)
+			e.killRuntime(shim, p.ID())
+		},
+	}, s, supervise.Terms{})
+	switch {
+	case unused || io.incomplete:
+		short, cancel := context.WithTimeout(ctx, deleteTimeout)
+		defer cancel()
+		_, _ = p.Delete(short, undo...) // the shim goes on after the timeout
+		p.IO().Cancel()
+		return code, errors.Join(err, p.IO().Close())
+	case err != nil:
 		return 0, err
+	case detach:
+		if io.closeInput {
+			_ = p.CloseIO(ctx, client.WithStdinCloser) // the process may have ended
+		}
+		return 0, nil
 	}
 	if _, err := p.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
 		return 0, simplifyError(err)
@@ -104,16 +119,31 @@ func (e *Engine) runProcess(ctx context.Context, p client.Process, io *stdio, de
 	return code, nil
 }
 
-// findBundle returns the container's bundle: the working directory of the shim, which is the parent of
-// the container's first process.
-func (e *Engine) findBundle(pid int) (string, error) {
-	shim, err := process.Parent(e.procPath(), pid)
-	if err != nil {
-		return "", fmt.Errorf("%w any more", control.ErrNotRunning)
+// killRuntime kills the runtime by which a shim starts a command: the task may have stopped the process that
+// joins the container, and the runtime then waits for it for ever.
+func (e *Engine) killRuntime(shim int, command string) {
+	for _, pid := range process.Children(e.procPath(), shim) {
+		p, err := supervise.OpenProcess(e.procPath(), pid)
+		if err != nil {
+			continue // it has ended
+		}
+		// The name of the pid file has the command's id, which is random.
+		line, err := os.ReadFile(filepath.Join(e.procPath(), strconv.Itoa(pid), "cmdline"))
+		if err == nil && bytes.Contains(line, []byte(command)) {
+			p.KillWithChildren()
+		}
+		p.Close()
 	}
-	dir, err := os.Readlink(filepath.Join(e.procPath(), strconv.Itoa(shim), "cwd"))
-	if err != nil {
-		return "", fmt.Errorf("find the container's bundle: %w", err)
+}
+
+// findShim returns the container's shim, which is the parent of the container's first process, and the
+// container's bundle, which is the shim's working directory.
+func (e *Engine) findShim(init int) (shim int, bundle string, err error) {
+	if shim, err = process.Parent(e.procPath(), init); err != nil {
+		return 0, "", fmt.Errorf("%w any more", control.ErrNotRunning)
 	}
-	return dir, nil
+	if bundle, err = os.Readlink(filepath.Join(e.procPath(), strconv.Itoa(shim), "cwd")); err != nil {
+		return 0, "", fmt.Errorf("find the container's bundle: %w", err)
+	}
+	return shim, bundle, nil
 }

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -27,6 +28,11 @@ type stdio struct {
 	// closeInput means that the command is detached, and its input is closed once it has started.
 	closeInput bool
 	raw        *term.State // state of the terminal before raw mode
+	// pipes are those of the process that is being created; nil for a detached one.
+	pipes *foregroundPipes
+	relay supervise.Relay
+	// incomplete means that finishOutput has not seen the end of the output.
+	incomplete bool
 }
 
 func makePipes(dir string) error {
@@ -48,12 +54,75 @@ func newForegroundIO(pipes string, terminal bool, from io.Reader) (*stdio, error
 		s.input = newInput(from)
 		in = s.input
 	}
-	opts := []cio.Opt{cio.WithFIFODir(pipes), cio.WithStreams(in, os.Stdout, os.Stderr)}
-	if terminal {
-		opts = []cio.Opt{cio.WithFIFODir(pipes), cio.WithStreams(in, os.Stdout, nil), cio.WithTerminal}
+	s.creator = func(id string) (_ cio.IO, err error) {
+		s.pipes, err = openForegroundPipes(pipes, id, in, terminal)
+		return s.pipes, err
 	}
-	s.creator = cio.NewCreator(opts...)
 	return s, nil
+}
+
+// foregroundPipes is the cio.IO of a process whose output stdio.relay copies. cio's own copies end only when
+// no process at all has the output open.
+type foregroundPipes struct {
+	cio.IO         // has the input
+	config         cio.Config
+	dir            string
+	stdout, stderr *os.File // stderr is nil with a terminal
+}
+
+// openForegroundPipes makes the pipes of a process in a directory.
+func openForegroundPipes(parent, id string, in io.Reader, terminal bool) (p *foregroundPipes, err error) {
+	opts := []cio.Opt{cio.WithFIFODir(parent), cio.WithStreams(in, nil, nil)}
+	if terminal {
+		opts = append(opts, cio.WithTerminal)
+	}
+	p = &foregroundPipes{}
+	if p.IO, err = cio.NewCreator(opts...)(id); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.Cancel()
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	p.config = p.IO.Config()
+	if p.dir, err = os.MkdirTemp(parent, "output"); err != nil {
+		return p, fmt.Errorf("make directory for pipes: %w", err)
+	}
+	p.config.Stdout = filepath.Join(p.dir, "stdout")
+	if p.stdout, err = openOutputPipe(p.config.Stdout); err != nil || terminal {
+		return p, err
+	}
+	p.config.Stderr = filepath.Join(p.dir, "stderr")
+	p.stderr, err = openOutputPipe(p.config.Stderr)
+	return p, err
+}
+
+// openOutputPipe makes a named pipe and opens it for reading.
+func openOutputPipe(path string) (*os.File, error) {
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, fmt.Errorf("make a pipe for output: %w", err)
+	}
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+}
+
+func (p *foregroundPipes) Config() cio.Config { return p.config }
+
+// Wait doesn't wait for the output: stdio.finishOutput does.
+func (p *foregroundPipes) Wait() {}
+
+func (p *foregroundPipes) Close() error {
+	err := p.IO.Close()
+	for _, f := range []*os.File{p.stdout, p.stderr} {
+		if f != nil {
+			_ = f.Close() // only read, and Close may be called twice
+		}
+	}
+	if p.dir == "" {
+		return err
+	}
+	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
 // openIO returns the standard files of the launch.
@@ -156,9 +225,15 @@ func (i *input) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// attach makes the terminal raw, sends its size to the started process, and closes the process's input
-// when the input ends.
+// attach makes the terminal raw, sends its size to the started process, copies the process's output, and
+// closes the process's input when the input ends.
 func (s *stdio) attach(ctx context.Context, p client.Process) {
+	if s.pipes != nil {
+		s.relay.Start(s.pipes.stdout, os.Stdout)
+		if s.pipes.stderr != nil {
+			s.relay.Start(s.pipes.stderr, os.Stderr)
+		}
+	}
 	if s.input != nil {
 		go func() {
 			<-s.input.ended
@@ -169,6 +244,12 @@ func (s *stdio) attach(ctx context.Context, p client.Process) {
 		s.raw, _ = term.MakeRaw(int(os.Stdin.Fd())) // a terminal without raw mode stays as it is
 	}
 	s.resizeTerminal(ctx, p)
+}
+
+// finishOutput waits until the output of a process that has ended was copied. asked is that of
+// supervise.Relay.Finish.
+func (s *stdio) finishOutput(signals *supervise.Signals, asked bool) {
+	s.incomplete = !s.relay.Finish(signals, asked)
 }
 
 // resizeTerminal sets the size of the process's terminal to that of this process's.

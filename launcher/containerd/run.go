@@ -399,24 +399,16 @@ func (e *Engine) setLabels(ctx context.Context, c client.Container, labels map[s
 
 // runForeground starts the task and waits for its end.
 func (l *launch) runForeground(ctx context.Context, io *stdio, s *supervise.Signals) (int, error) {
-	background := context.WithoutCancel(ctx)
-	ended, err := l.task.Wait(background)
-	if err != nil {
-		return 0, simplifyError(err)
-	}
 	if err := s.Hold(); err != nil {
 		return 0, err
 	}
-	if err := l.task.Start(background); err != nil {
-		return 0, explainCreateError(err)
+	p := supervised{
+		Process: l.task, io: io, send: (*supervise.Process).SendAsInit, startError: explainCreateError,
 	}
-	io.attach(background, l.task)
-	p := supervised{l.task, ended, io, (*supervise.Process).SendAsInit}
-	code, why, err := l.superviseProcess(background, p, s, supervise.TermsOf(l.rec, 0))
+	code, why, err := l.superviseProcess(context.WithoutCancel(ctx), p, s, supervise.TermsOf(l.rec, 0))
 	if err != nil {
 		return 0, fmt.Errorf("task %s: %w", l.rec.Name, err)
 	}
-	l.task.IO().Wait()
 	l.timedOut = why != ""
 	return code, nil
 }

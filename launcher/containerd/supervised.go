@@ -12,36 +12,82 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// supervised is a containerd process that this process supervises: the first process of a container,
-// or a command in one.
+// supervised is a containerd process that this process starts and supervises: the first process of a
+// container, or a command in one.
 type supervised struct {
 	client.Process
-	ended <-chan client.ExitStatus
-	io    *stdio
-	// send is supervise.Process.SendAsInit or Send.
+	io *stdio
+	// detached means that the process is only started.
+	detached bool
+	// send is supervise.Process.SendAsInit or SendToCommand.
 	send func(*supervise.Process, syscall.Signal) error
+	// startError explains why the process wasn't started.
+	startError func(error) error
+	// killRuntime kills the runtime that starts the process; nil if undoing the launch does.
+	killRuntime func()
 }
 
-// superviseProcess supervises the process until it has ended, and returns its exit code. why is the
-// result of supervise.Life.Wait. Signals are sent by a pidfd, because containerd's API identifies the
-// process by its pid.
+// superviseProcess starts the process, supervises it until it has ended, and returns its exit code. why is the
+// result of supervise.Life.Wait. A signal that is to end the process while it is being started ends the
+// start, as supervise.Life has it. Signals are sent by a pidfd, because containerd's API identifies the process by its
+// pid.
 func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervise.Signals, terms supervise.Terms) (code int, why string, err error) {
-	target, _ := supervise.OpenProcess(e.procPath(), int(p.Pid())) // nil if it has ended
-	defer target.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	exited, err := p.Wait(ctx)
+	if err != nil {
+		return 0, "", simplifyError(err)
+	}
+	var target *supervise.Process // nil if it has ended
 	var status client.ExitStatus
-	ended := make(chan struct{})
-	go func() { defer close(ended); status = <-p.ended }()
+	var failed error
+	started, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		if failed = p.Start(ctx); failed != nil || p.detached {
+			return
+		}
+		target, _ = supervise.OpenProcess(e.procPath(), int(p.Pid()))
+		p.io.attach(ctx, p)
+		close(started)
+		status = <-exited
+	}()
+	var abandonedFor syscall.Signal
+	asked := false
 	why = supervise.Life{
 		Thaw:  e.thawer(p, target),
 		Terms: terms, Ended: ended, Signals: s.C,
 		Resized: s.Resized, Resize: func() { p.io.resizeTerminal(ctx, p) },
 		Send: func(sig syscall.Signal) bool {
+			select {
+			case <-started:
+			default:
+				return false
+			}
+			asked = asked || supervise.AsksToEnd(sig) || sig == unix.SIGKILL
 			if target != nil {
 				_ = p.send(target, sig) // the process may have ended
 			}
 			return true
 		},
+		Abandon: func(sig syscall.Signal) {
+			abandonedFor = sig
+			if p.killRuntime != nil {
+				p.killRuntime()
+			}
+			cancel()
+		},
 	}.Wait()
+	defer target.Close()
+	switch {
+	case abandonedFor != 0:
+		return supervise.CodeOfSignal(abandonedFor), why, nil
+	case failed != nil:
+		return 0, why, p.startError(failed)
+	case p.detached:
+		return 0, why, nil
+	}
+	p.io.finishOutput(s, asked)
 	n, _, err := status.Result()
 	if err != nil {
 		return 0, why, fmt.Errorf("wait for its end: %w", simplifyError(err))

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
@@ -237,18 +236,11 @@ func (c *Command) send(sig syscall.Signal) bool {
 	if c.process.HasEnded() {
 		return false
 	}
-	again := c.asked && AsksToEnd(sig)
-	c.asked = c.asked || AsksToEnd(sig) || sig == unix.SIGKILL
+	c.asked = c.asked || isToEnd(sig)
 	if c.AsInit {
 		_ = c.process.SendAsInit(sig) // it may have ended meanwhile
-		return true
-	}
-	if again && process.Traced("/proc", c.process.PID) {
-		sig = unix.SIGKILL // any process of the task may trace it, and keep every other signal from it
-	}
-	_ = c.process.Send(sig) // as before
-	if AsksToEnd(sig) && process.Stopped("/proc", c.process.PID) {
-		_ = c.process.Send(unix.SIGCONT) // any process of the task may have stopped it, and sig waits for that
+	} else {
+		_ = c.process.SendToCommand(sig) // as before
 	}
 	return true
 }
@@ -268,23 +260,9 @@ func (c *Command) abandon(sig syscall.Signal) {
 	c.killRuntime()
 }
 
-// killRuntime kills the runtime with its children. A child that has joined the container may have been
-// stopped by the task, and the runtime then waits for it.
+// killRuntime kills the runtime with its children.
 func (c *Command) killRuntime() {
-	if c.cmd.Process.Signal(unix.SIGSTOP) != nil {
-		return // it has ended
-	}
-	// A stopped runtime neither starts a process nor waits for one, so that the pids remain its children's.
-	for range 100 { // milliseconds; it stops when it is next scheduled
-		if process.Stopped("/proc", c.cmd.Process.Pid) || c.cmd.Process.Signal(syscall.Signal(0)) != nil {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	for _, pid := range process.Children("/proc", c.cmd.Process.Pid) {
-		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
-	}
-	_ = c.cmd.Process.Kill() // as before
+	killWithChildren("/proc", c.cmd.Process.Pid, func(sig syscall.Signal) error { return c.cmd.Process.Signal(sig) })
 }
 
 // resize sets the size of the process's terminal to that of this process's. Errors are ignored.

@@ -27,6 +27,7 @@ type Process struct {
 	pidfd     *os.File // nil after Close
 	killed    bool
 	killedFor syscall.Signal
+	asked     bool // SendToCommand has sent a signal that asks to end, or SIGKILL
 }
 
 // OpenProcess opens the process with this pid. proc is where procfs is mounted; "" means /proc.
@@ -99,6 +100,51 @@ func (p *Process) Send(sig syscall.Signal) error {
 		return fmt.Errorf("send signal %d to process %d: %w", int(sig), p.PID, err)
 	}
 	return nil
+}
+
+// SendToCommand sends a signal to a command that was executed in a container. Any process of the task may
+// have stopped the command, and a signal that asks to end waits for that: SIGCONT follows it. Any process
+// may trace the command, and keep every signal but SIGKILL from it: the second signal that asks a traced
+// command to end is SIGKILL.
+func (p *Process) SendToCommand(sig syscall.Signal) error {
+	again := p.asked && AsksToEnd(sig)
+	p.asked = p.asked || isToEnd(sig)
+	if again && process.Traced(p.proc, p.PID) {
+		sig = unix.SIGKILL
+	}
+	err := p.Send(sig)
+	if AsksToEnd(sig) && process.Stopped(p.proc, p.PID) {
+		err = errors.Join(err, p.Send(unix.SIGCONT))
+	}
+	return err
+}
+
+// KillWithChildren kills the process, which must be an OCI runtime that starts a process in a container,
+// with its children.
+func (p *Process) KillWithChildren() {
+	killWithChildren(p.proc, p.PID, func(sig syscall.Signal) error {
+		return unix.PidfdSendSignal(int(p.pidfd.Fd()), sig, nil, 0)
+	})
+}
+
+// killWithChildren kills a runtime with its children. A child that has joined the container may have been
+// stopped by the task, and the runtime then waits for it. send sends the runtime a signal, and fails if the
+// runtime has ended.
+func killWithChildren(proc string, pid int, send func(syscall.Signal) error) {
+	if send(unix.SIGSTOP) != nil {
+		return
+	}
+	// A stopped runtime neither starts a process nor waits for one, so that the pids remain its children's.
+	for range 100 { // milliseconds; it stops when it is next scheduled
+		if process.Stopped(proc, pid) || send(0) != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for _, child := range process.Children(proc, pid) {
+		_ = unix.Kill(child, unix.SIGKILL) // it may have ended
+	}
+	_ = send(unix.SIGKILL) // as before
 }
 
 // SendAsInit has the effect on a container's init that the signal has on an ordinary process. The

@@ -1,0 +1,149 @@
+package supervise
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// Relay copies the output of a process that another program, such as a shim of containerd, writes to named
+// pipes. The program closes the pipes when no process has the output open any more. A process outside of
+// the container may have got the output from the task, so Finish doesn't wait for that.
+type Relay struct{ copies []*relayCopy }
+
+// relayQuiet is how long the pipes have to be empty after the process's end until all its output counts as
+// read, and relayRest is how many bytes are read after its end: a pipe holds at most 1 MiB unless its
+// creator has CAP_SYS_RESOURCE.
+const (
+	relayInterval = 10 * time.Millisecond
+	relayQuiet    = 300 * time.Millisecond
+	relayRest     = 2 << 20
+)
+
+// relayCopy copies one pipe.
+type relayCopy struct {
+	from, to *os.File
+	read     atomic.Int64
+	done     chan struct{} // closed at the end
+}
+
+// Start starts to copy a pipe that was opened without blocking. The other program must have opened the pipe.
+func (r *Relay) Start(from, to *os.File) {
+	c := &relayCopy{from: from, to: to, done: make(chan struct{})}
+	r.copies = append(r.copies, c)
+	go c.run()
+}
+
+func (c *relayCopy) run() {
+	defer close(c.done)
+	buf := make([]byte, copySize)
+	for {
+		n, err := c.from.Read(buf)
+		c.read.Add(int64(n))
+		if n > 0 {
+			if _, err := c.to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			_ = copyRest(c.to, c.from, countUnread) // the process has ended, and nobody can be told
+			return
+		case err != nil:
+			return
+		}
+	}
+}
+
+func (c *relayCopy) hasEnded() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Finish waits until all output was copied; the process has ended. It returns false if another process still
+// has the output open, or if output was given up: after a signal that asks to end, or after drainTimeout if
+// asked, which means that the process was asked to end.
+func (r *Relay) Finish(s *Signals, asked bool) (complete bool) {
+	var enough <-chan time.Time
+	if asked {
+		enough = time.After(drainTimeout)
+	}
+	tick := time.NewTicker(relayInterval)
+	defer tick.Stop()
+	complete = true
+	before, quiet := r.sumRead(), time.Duration(0)
+	for {
+		if r.hasEnded() {
+			return complete
+		}
+		select {
+		case <-enough:
+			r.discard()
+			return false
+		case sig := <-s.C:
+			if AsksToEnd(sig) {
+				r.discard()
+				return false
+			}
+		case <-tick.C:
+		}
+		if r.isEmpty() {
+			quiet += relayInterval
+		}
+		if complete && (quiet >= relayQuiet || r.sumRead()-before > relayRest) {
+			complete = false
+			for _, c := range r.copies {
+				_ = c.from.SetReadDeadline(pastDeadline()) // an error means that the copy has ended
+			}
+		}
+	}
+}
+
+func (r *Relay) hasEnded() bool {
+	for _, c := range r.copies {
+		if !c.hasEnded() {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Relay) sumRead() (sum int64) {
+	for _, c := range r.copies {
+		sum += c.read.Load()
+	}
+	return sum
+}
+
+// isEmpty reports whether the pipes that are still copied are empty.
+func (r *Relay) isEmpty() bool {
+	for _, c := range r.copies {
+		if !c.hasEnded() && c.unread() > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *relayCopy) unread() (n int) {
+	raw, err := c.from.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { n, _ = countUnread(int(fd)) }) // an error means that it was closed
+	return n
+}
+
+// discard reads the rest in the background, so that the other program isn't blocked by a full pipe.
+func (r *Relay) discard() {
+	for _, c := range r.copies {
+		_ = c.from.SetReadDeadline(time.Time{}) // an error means that it was closed
+		go io.Copy(io.Discard, c.from)          //nolint:errcheck // output that was given up
+	}
+}
