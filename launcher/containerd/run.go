@@ -17,10 +17,12 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/engine"
@@ -67,6 +69,7 @@ type launch struct {
 
 	container client.Container
 	task      client.Task
+	shim      *supervise.Process // nil for a detached task
 	lock      *os.File
 	// timedOut means that the task was stopped by its timeout.
 	timedOut bool
@@ -82,11 +85,13 @@ func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.
 	if err := l.findRoot(ctx); err != nil {
 		return "", 0, err
 	}
-	keep := false
+	keep, stopEnding := false, func() {}
 	defer func() {
 		if !keep {
 			err = errors.Join(err, l.undo(context.WithoutCancel(ctx)))
 		}
+		stopEnding()
+		l.shim.Close()
 		err = errors.Join(err, l.unlock())
 	}()
 	if err := l.createContainer(ctx); err != nil {
@@ -115,13 +120,20 @@ func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.
 	if err != nil {
 		return "", 0, err
 	}
+	if io.incomplete {
+		stopEnding = l.endShimLater()
+	}
 	badly := l.outOfMemoryError(code)
 	if badly == nil && l.timedOut && code != 0 {
 		badly = &supervise.TimedOut{Code: code, After: l.run.Options.Timeout}
 	}
 	if l.run.Options.Keep {
 		keep = true
-		err = errors.Join(l.HandleTaskEnd(ctx, l.rec.ID, code), l.task.IO().Close())
+		err = l.HandleTaskEnd(ctx, l.rec.ID, code)
+		if err != nil && l.awaitShimCleanup(ctx) {
+			err = nil
+		}
+		err = errors.Join(err, l.task.IO().Close())
 	}
 	return l.rec.ID, code, errors.Join(err, badly)
 }
@@ -402,6 +414,9 @@ func (l *launch) runForeground(ctx context.Context, io *stdio, s *supervise.Sign
 	if err := s.Hold(); err != nil {
 		return 0, err
 	}
+	if pid, err := process.Parent(l.procPath(), int(l.task.Pid())); err == nil {
+		l.shim, _ = supervise.OpenProcess(l.procPath(), pid) // nil if the task was killed meanwhile
+	}
 	p := supervised{
 		Process: l.task, io: io, send: (*supervise.Process).SendAsInit, startError: explainCreateError,
 	}
@@ -423,13 +438,50 @@ func (l *launch) outOfMemoryError(code int) error {
 	return &supervise.OutOfMemory{Code: code, Limit: l.run.Options.Memory}
 }
 
+// endShimLater ends the shim of a task that has ended, unless stop is called first, when the task was removed.
+// The shim would wait up to ten seconds for the end of an output that a process outside of the container may
+// keep open. containerd removes a task whose shim has ended.
+func (l *launch) endShimLater() (stop func()) {
+	removed, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for l.shim != nil {
+			select {
+			case <-removed:
+				return
+			case <-time.After(deleteTimeout):
+			}
+			// The end of a task that is kept is recorded first, because containerd forgets it.
+			if x, err := l.store.Exit(l.rec.ID); !l.run.Options.Keep || err == nil && x != nil {
+				_ = l.shim.Send(unix.SIGKILL) // it may have ended
+				return
+			}
+		}
+	}()
+	return func() { close(removed); <-ended }
+}
+
+// awaitShimCleanup waits until containerd has removed a task whose shim has ended. It returns false if the shim
+// lives, or if containerd still has the task.
+func (l *launch) awaitShimCleanup(ctx context.Context) bool {
+	if l.shim == nil || !l.shim.HasEnded() {
+		return false
+	}
+	for last := time.Now().Add(endTimeout); time.Now().Before(last); time.Sleep(5 * time.Millisecond) {
+		if p, err := l.getProcess(ctx, l.rec.ID); err == nil && p == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // undo removes the task, the container and the files that this launch has created.
 func (l *launch) undo(ctx context.Context) error {
 	if l.rec.ID == "" {
 		return nil
 	}
 	if l.task != nil {
-		if _, err := l.task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
+		if _, err := l.task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) && !l.awaitShimCleanup(ctx) {
 			return fmt.Errorf("remove task %s: %w", l.rec.ID, simplifyError(err))
 		}
 	}
