@@ -39,11 +39,11 @@ func (e *Engine) runExec(ctx context.Context, t tasks.Task, in control.ExecOptio
 	}
 	container, err := e.c.LoadContainer(ctx, t.ID)
 	if err != nil {
-		return 0, simplifyError(err)
+		return 0, causeOr(ctx, simplifyError(err))
 	}
 	task, err := container.Task(ctx, nil)
 	if err != nil {
-		return 0, simplifyError(err)
+		return 0, causeOr(ctx, simplifyError(err))
 	}
 	shim, bundle, err := e.findShim(t.Life.Init.PID)
 	if err != nil {

@@ -77,13 +77,13 @@ type launch struct {
 
 func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.Duration, waiting Waiting) (_ string, code int, err error) {
 	if err := l.checkOptions(ctx); err != nil {
-		return "", 0, err
+		return "", 0, causeOr(ctx, err)
 	}
 	if err := l.removeLeftovers(ctx); err != nil {
-		return "", 0, err
+		return "", 0, causeOr(ctx, err)
 	}
 	if err := l.findRoot(ctx); err != nil {
-		return "", 0, err
+		return "", 0, causeOr(ctx, err)
 	}
 	keep, stopEnding := false, func() {}
 	defer func() {
@@ -95,7 +95,7 @@ func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.
 		err = errors.Join(err, l.unlock())
 	}()
 	if err := l.createContainer(ctx); err != nil {
-		return "", 0, err
+		return "", 0, causeOr(ctx, err)
 	}
 	io, err := l.openIO()
 	if err != nil {
@@ -103,7 +103,7 @@ func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.
 	}
 	defer io.restoreTerminal()
 	if err := l.createTask(ctx, io, wait, waiting); err != nil {
-		return "", 0, err
+		return "", 0, causeOr(ctx, err)
 	}
 	if err := l.planned.WriteCIDFile(); err != nil {
 		return "", 0, err
@@ -112,7 +112,7 @@ func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.
 		return "", 0, err
 	}
 	if l.run.Detach {
-		err := simplifyError(l.task.Start(ctx))
+		err := causeOr(ctx, simplifyError(l.task.Start(ctx)))
 		keep = err == nil
 		return l.rec.ID, 0, err
 	}
@@ -244,7 +244,7 @@ func (l *launch) createContainer(ctx context.Context) (err error) {
 	}
 	l.container, err = l.c.NewContainer(ctx, id, l.containerOptions(id)...)
 	if err != nil {
-		return causeOr(ctx, err)
+		return err
 	}
 	return l.store.WriteRecord(l.rec)
 }
@@ -359,8 +359,8 @@ func (l *launch) createTask(ctx context.Context, io *stdio, wait time.Duration, 
 			l.task = task
 			return l.setLabels(ctx, l.container, l.restartLabels())
 		}
-		err = causeOr(ctx, explainCreateError(err))
-		if !errors.Is(err, match.ErrBusy) || wait == 0 {
+		err = explainCreateError(err)
+		if ctx.Err() != nil || !errors.Is(err, match.ErrBusy) || wait == 0 {
 			return err
 		}
 		if waited := time.Since(start); wait > 0 && waited > wait {
