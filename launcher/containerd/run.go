@@ -242,7 +242,9 @@ func (l *launch) createContainer(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	l.container, err = l.c.NewContainer(ctx, id, l.containerOptions(id)...)
+	create, cancel := extendContext(ctx)
+	defer cancel()
+	l.container, err = l.c.NewContainer(create, id, l.containerOptions(id)...)
 	if err != nil {
 		return err
 	}
@@ -354,7 +356,12 @@ func (l *launch) createTask(ctx context.Context, io *stdio, wait time.Duration, 
 		opts = append(opts, client.WithRootFS(l.root.mounts))
 	}
 	for start := time.Now(); ; {
-		task, err := l.container.NewTask(ctx, io.creator, opts...)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		create, cancel := extendContext(ctx)
+		task, err := l.container.NewTask(create, io.creator, opts...)
+		cancel()
 		if err == nil {
 			l.task = task
 			return l.setLabels(ctx, l.container, l.restartLabels())
@@ -373,6 +380,23 @@ func (l *launch) createTask(ctx context.Context, io *stdio, wait time.Duration, 
 		case <-time.After(busyRetryInterval):
 		}
 	}
+}
+
+// createGrace is how long a creation goes on after a signal. It takes less unless something hangs.
+const createGrace = 3 * time.Second
+
+// extendContext returns a context that ends createGrace after ctx, for requests that create something: a
+// cancelled request goes on in containerd, in the shim and in the runtime, and creates after undo has removed.
+func extendContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	extended, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-extended.Done():
+		case <-time.After(createGrace):
+			cancel()
+		}
+	})
+	return extended, func() { stop(); cancel() }
 }
 
 // explainCreateError returns berth-runtime's message from an error of containerd, or match.ErrBusy with
