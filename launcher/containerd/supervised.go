@@ -55,7 +55,14 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 	var abandonedFor syscall.Signal
 	asked := false
 	why = supervise.Life{
-		Thaw:  e.thawer(p, target),
+		Thaw: e.thawer(p, func() bool {
+			select {
+			case <-started:
+				return target.Killed()
+			default:
+				return false
+			}
+		}),
 		Terms: terms, Ended: ended, Signals: s.C,
 		Resized: s.Resized, Resize: func() { p.io.resizeTerminal(ctx, p) },
 		Send: func(sig syscall.Signal) bool {
@@ -100,7 +107,7 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 
 // thawer returns supervise.Life.Thaw for the first process of a container. For a command in a container it
 // returns nil: the task's other processes may be frozen for a purpose.
-func (e *Engine) thawer(p supervised, target *supervise.Process) func() bool {
+func (e *Engine) thawer(p supervised, killed func() bool) func() bool {
 	task, ok := p.Process.(client.Task)
 	if !ok {
 		return nil
@@ -114,9 +121,10 @@ func (e *Engine) thawer(p supervised, target *supervise.Process) func() bool {
 		return nil
 	}
 	return func() bool {
-		if target.Killed() {
-			tree.Thaw(rec.Cgroup)
+		if !killed() {
+			return false
 		}
-		return target.Killed()
+		tree.Thaw(rec.Cgroup)
+		return true
 	}
 }
