@@ -82,7 +82,7 @@ func TestLostLedgerOfRuntime(t *testing.T) {
 			n, err := shared.Start("dgx-h100", "v2")
 			rig.Must(t, err)
 			s := server{n, runtime}
-			s.create(t, "elsewhere-"+runtime, true)
+			s.create(t, "wrapper", "elsewhere-"+runtime, true)
 			before := leasedDevices(s.Leases(t))
 			s.Do(t, "rm", "-rf", "/run/berth")
 			if said := s.Run(t, s.Command(s.Berth, "alloc", "1", "true")); said.Code != 125 || !strings.Contains(said.Err, "berth: the ledger is lost: ") {
