@@ -438,9 +438,7 @@ func (l *launch) runForeground(ctx context.Context, io *stdio, s *supervise.Sign
 	if err := s.Hold(); err != nil {
 		return 0, err
 	}
-	if pid, err := process.Parent(l.procPath(), int(l.task.Pid())); err == nil {
-		l.shim, _ = supervise.OpenProcess(l.procPath(), pid) // nil if the task was killed meanwhile
-	}
+	l.shim = l.openShim(int(l.task.Pid()))
 	p := supervised{
 		Process: l.task, io: io, send: (*supervise.Process).SendAsInit, startError: explainCreateError,
 	}
@@ -460,6 +458,24 @@ func (l *launch) outOfMemoryError(code int) error {
 		return nil
 	}
 	return &supervise.OutOfMemory{Code: code, Limit: l.run.Options.Memory}
+}
+
+// openShim opens the shim of the container's first process. It returns nil if the process was killed meanwhile.
+func (l *launch) openShim(init int) *supervise.Process {
+	pid, err := process.Parent(l.procPath(), init)
+	if err != nil {
+		return nil
+	}
+	shim, err := supervise.OpenProcess(l.procPath(), pid)
+	if err != nil {
+		return nil
+	}
+	// Another process may have the pid by now. A shim's working directory is named after the container.
+	if parent, bundle, err := l.findShim(init); err != nil || parent != pid || filepath.Base(bundle) != l.rec.ID {
+		shim.Close()
+		return nil
+	}
+	return shim
 }
 
 // endShimLater ends the shim of a task that has ended, unless stop is called first, when the task was removed.
