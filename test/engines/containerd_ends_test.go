@@ -61,4 +61,10 @@ var endingTasks = []struct{ name, script, out string }{
 		$b --engine containerd run -d --name runs $image sleep 1000 >/dev/null
 		$b --engine containerd exec runs sh -c 'echo said; sleep 3.51; echo more; exit 3' & p=$!
 		holds 'sleep 3.51'; ends $p; kill $holder`, "said\nmore\ncode 3\n"},
+	{"signals while the task is created", `
+		for ms in {050..215..15}; do
+			$b --engine containerd run --gpus 1 $image sleep 1000 & p=$!
+			sleep 0.$ms; kill -TERM $p; wait $p; echo "code $?"
+		done 2>/dev/null | uniq
+		find /sys/fs/cgroup -type d -path '*/berth/????????????'`, "code 143\n"},
 }
