@@ -98,7 +98,7 @@ func (o ExecOptions) run(ctx context.Context, s *supervise.Signals, t tasks.Task
 		Streams: o.streams(), Null: null,
 		Runtime: ociruntime.Runtime{Path: t.Runtime, Root: t.RuntimeRoot, Log: dir.in("log")},
 		Args:    []string{"exec", "--process", dir.in("process.json"), "--pid-file", dir.in("pid")},
-		ID:      t.ID, PIDFile: dir.in("pid"), Cgroup: t.Cgroup, Dir: dir.path, Detached: o.Detach,
+		ID:      t.ID, PIDFile: dir.in("pid"), Cgroup: t.Cgroup, CgroupMount: t.CgroupMount, Dir: dir.path, Detached: o.Detach,
 	}
 	c.Adopt = c.CopiesOutput()
 	if c.Adopt || o.Detach && !o.Terminal {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
@@ -38,6 +39,8 @@ type Command struct {
 	// Cgroup is a cgroup above the process's own. It distinguishes the process from a later one with
 	// the same pid.
 	Cgroup string
+	// CgroupMount is where cgroups are mounted; "" means /sys/fs/cgroup.
+	CgroupMount string
 	// Dir is a directory that only root can enter, for the socket of a terminal.
 	Dir string
 	// AsInit means that the process is the first of a container, see Process.SendAsInit.
@@ -58,6 +61,7 @@ type Command struct {
 	adopted      bool           // the runtime has ended, and the process is this one's child
 	asked        bool           // the process was sent a signal that asks it to end, or ends it
 	abandonedFor syscall.Signal // the signal for which abandon has ended the runtime, 0 without
+	frozen       chan struct{}  // gets a value when the process is left behind because it is frozen
 	// before is the state of a terminal that the runtime makes raw, to be restored; nil
 	// without one.
 	before *unix.Termios
@@ -174,13 +178,23 @@ type Result struct {
 	Why string
 }
 
-// Wait supervises the process until it has ended. When ctx ends, the process is stopped on the terms.
+// Wait supervises the process until it has ended. A frozen process that isn't a container's first is killed by the
+// second signal that asks it to end, and not waited for. When ctx ends, the process is stopped on the terms.
 // An error means that the process was never started, or that its exit code is unknown. It Is
 // rootfs.ErrNotFound or rootfs.ErrCantInvoke if the command can't be run.
 func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, error) {
 	var exit error
 	ended := make(chan struct{})
-	go func() { defer close(ended); exit = c.waitEnded() }()
+	c.frozen = make(chan struct{}, 1)
+	waited := make(chan error, 1)
+	go func() { waited <- c.waitEnded() }()
+	go func() {
+		defer close(ended)
+		select {
+		case exit = <-waited:
+		case <-c.frozen:
+		}
+	}()
 	stop := make(chan string, 1)
 	defer context.AfterFunc(ctx, func() { stop <- context.Cause(ctx).Error() })()
 	why := Life{
@@ -236,10 +250,19 @@ func (c *Command) send(sig syscall.Signal) bool {
 	if c.process.HasEnded() {
 		return false
 	}
+	again := c.asked && AsksToEnd(sig)
 	c.asked = c.asked || isToEnd(sig)
-	if c.AsInit {
+	switch {
+	case c.AsInit:
 		_ = c.process.SendAsInit(sig) // it may have ended meanwhile
-	} else {
+	case again && process.FrozenCgroup("/proc", c.CgroupMount, c.process.PID) != "":
+		_ = c.process.Send(unix.SIGKILL) // as before; on cgroup version 1 it ends once it is thawed
+		c.abandon(sig)
+		select {
+		case c.frozen <- struct{}{}:
+		default: // Wait returns already
+		}
+	default:
 		_ = c.process.SendToCommand(sig) // as before
 	}
 	return true
@@ -254,7 +277,7 @@ func (c *Command) thaw() bool {
 	return true
 }
 
-// abandon ends the runtime because of a signal that has found no process.
+// abandon ends the runtime because of a signal that has found no process, or a frozen one.
 func (c *Command) abandon(sig syscall.Signal) {
 	c.abandonedFor = sig
 	c.killRuntime()

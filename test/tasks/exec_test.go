@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -196,6 +197,36 @@ func TestExecIsTraced(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 	})
+}
+
+// TestExecIsFrozen: the command is in a frozen cgroup, where version 1 lets no process end; the second signal that asks it
+// to end ends berth exec.
+func TestExecIsFrozen(t *testing.T) {
+	for _, on := range testutil.Pairs(t) {
+		t.Run(on.Runtime+" "+on.Cgroup, func(t *testing.T) {
+			s := startServer(t, "dgx-h100", on.Cgroup, on.Runtime)
+			mount, freeze, state, frozen := "-t cgroup -o freezer", "echo FROZEN >/c/below/freezer.state", "/c/below/freezer.state", "FROZEN"
+			if on.Cgroup == "v2" {
+				mount, freeze, state, frozen = "-t cgroup2", "echo 1 >/c/below/cgroup.freeze", "/c/below/cgroup.events", "frozen 1"
+			}
+			r := s.run(t, "--name", "freezer", "--cap-add", "SYS_ADMIN", rig.ImagePath(t, "busybox"), "sh", "-c",
+				"mkdir /c && mount "+mount+" none /c && mkdir /c/below && "+announceReady("exec sleep 1000"))
+			cmd := s.Command(s.Berth, "exec", "freezer", "sh", "-c", "exec 2>/dev/null; echo $$ >/c/below/cgroup.procs; echo joined; "+freeze+"; exec sleep 1000")
+			p, out := rig.StartReading(t, cmd)
+			if line, err := out.ReadString('\n'); line != "joined\n" {
+				t.Fatalf("%q, %v", line, err)
+			}
+			rig.WaitUntil(t, "the command is frozen", func() bool { return strings.Contains(s.RunBerth(t, "exec", "freezer", "cat", state).Out, frozen) })
+			rig.Must(t, cmd.Process.Signal(unix.SIGTERM))
+			rig.Must(t, cmd.Process.Signal(unix.SIGINT))
+			if code := p.Wait(t); code != 130 && code != 143 { // berth may get the two in either order
+				t.Errorf("exit code %d", code)
+			}
+			s.prints(t, "freezer\n", "stop", "-t", "0", "freezer")
+			r.Wait(t)
+			s.leavesNothing(t)
+		})
+	}
 }
 
 // TestExecEndsWithTheTask: and what it was told is no error of berth's.
