@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -39,6 +40,21 @@ func TestFrozenTaskEnds(t *testing.T) {
 			r := r.with(t)
 			s := r.startReady(freezeItself(r.base.Cgroups), change(0))
 			r.untilFrozen()
+			s.send(t, unix.SIGTERM)
+			s.expectCode(t, 143)
+		})
+		t.Run("signal after the end of its first process", func(t *testing.T) {
+			if r.base.Cgroups == "v2" {
+				return // the kernel ends frozen processes with the first one
+			}
+			r := r.with(t)
+			s := r.startReady("mkdir -p /tmp/c && /bin/busybox mount -t cgroup -o freezer none /tmp/c && mkdir /tmp/c/below; "+
+				"sleep 1000 & echo $! >/tmp/c/below/cgroup.procs; echo FROZEN >/tmp/c/below/freezer.state; echo ready; exit 0", change(0))
+			pid := r.initPID()
+			r.until("the first process ends", func() bool {
+				_, err := os.Readlink("/proc/" + pid + "/exe")
+				return err != nil
+			})
 			s.send(t, unix.SIGTERM)
 			s.expectCode(t, 143)
 		})

@@ -268,9 +268,10 @@ func (c *Command) send(sig syscall.Signal) bool {
 	return true
 }
 
-// thaw implements Life.Thaw.
+// thaw implements Life.Thaw. On cgroup version 1 a process that ends by itself is in no cgroup any more, so that send
+// doesn't find it, and if it is the first of a container it waits for the container's frozen processes.
 func (c *Command) thaw() bool {
-	if c.Thaw == nil || !c.process.Killed() {
+	if c.Thaw == nil || !c.process.Killed() && c.abandonedFor == 0 {
 		return false
 	}
 	c.Thaw()
