@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -47,6 +48,9 @@ func (g Guard) describeSurvivors(l ledger.Lease) string {
 	pids, err := g.Cgroups.PIDs(l.Owner.Cgroup)
 	if err != nil || l.Owner.Cgroup == "" || len(pids) == 0 {
 		pids = []int{l.Owner.Process.PID}
+	}
+	if traced := process.DescribeTracer(g.Host.ProcPath(), pids); traced != "" {
+		return traced
 	}
 	return fmt.Sprintf("process %d waits for the kernel or a device, or is in a frozen cgroup that has to be thawed first", pids[0])
 }

@@ -67,13 +67,6 @@ func Stopped(proc string, pid int) bool {
 	return err == nil && len(fields) > 0 && isStopped(fields[stateField])
 }
 
-// Traced reports whether a debugger is attached to a process, which then decides on each of its signals but
-// SIGKILL. Source: proc_pid_status(5), TracerPid.
-func Traced(proc string, pid int) bool {
-	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
-	return err == nil && strings.Contains(string(status), "\nTracerPid:\t") && !strings.Contains(string(status), "\nTracerPid:\t0\n")
-}
-
 // Parent returns the pid of a process's parent, 0 if the parent is outside of this pid namespace. The
 // error Is fs.ErrNotExist if there is no such process.
 func Parent(proc string, pid int) (int, error) {

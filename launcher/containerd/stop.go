@@ -122,7 +122,13 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 			return err
 		}
 	}
-	return fmt.Errorf("task %s: it was killed and hasn't ended after %v", t.Name, killTimeout)
+	err = fmt.Errorf("task %s: it was killed and hasn't ended after %v", t.Name, killTimeout)
+	if pids, failed := tree.PIDs(t.Cgroup); failed == nil {
+		if traced := process.DescribeTracer(e.procPath(), pids); traced != "" {
+			err = fmt.Errorf("%w: %s", err, traced)
+		}
+	}
+	return err
 }
 
 // waitExit waits for a task's end and returns whether it has ended. A negative timeout means for ever.

@@ -118,7 +118,7 @@ func (s stop) run(ctx context.Context, grace time.Duration) error {
 		case t.State == tasks.Stopping && ended.IsZero():
 			ended = time.Now()
 		case time.Now().After(last), !ended.IsZero() && time.Since(ended) > killTimeout:
-			return fmt.Errorf("task %s: it was killed and hasn't ended after %v: %s", s.name, killTimeout, t.Status)
+			return fmt.Errorf("task %s: it was killed and hasn't ended after %v: %s", s.name, killTimeout, cmp.Or(describeTracer(s.store, t), t.Status.String()))
 		}
 		if err := checkSupervisor(s.store, t); err != nil {
 			return err
@@ -193,6 +193,19 @@ func thawTask(t tasks.Task) error {
 	}
 	cgroups.Thaw(t.Cgroup)
 	return nil
+}
+
+// describeTracer names the debugger that keeps a process of the task from ending, "" without one.
+func describeTracer(store tasks.Store, t tasks.Task) string {
+	cgroups, err := cgroup.Detect(t.CgroupMount)
+	if err != nil {
+		return ""
+	}
+	pids, err := cgroups.PIDs(t.Cgroup)
+	if err != nil {
+		return ""
+	}
+	return process.DescribeTracer(cmp.Or(store.Proc, "/proc"), pids)
 }
 
 // endRanks calls endProcess for each rank of a gang.

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/berth-gpu/berth/test/rig"
@@ -67,4 +68,37 @@ func TestUnendableHolder(t *testing.T) {
 	}
 	n.Do(t, "sh", "-c", "echo THAWED >"+group+"/freezer.state")
 	end()
+}
+
+// TestTracedHolder: a debugger outside of the lease keeps the holder from ending. release, stop and rm -f name it, and once
+// it has ended the GPUs are free.
+func TestTracedHolder(t *testing.T) {
+	t.Parallel()
+	program, err := shared.Compile("trace_exit", "testdata/trace_exit.c", "-static")
+	rig.Must(t, err)
+	n, err := shared.Start("one-gpu", "v2")
+	rig.Must(t, err)
+	id := strings.TrimSpace(n.Do(t, n.Berth, "run", "-d", "--name", "traced", "--gpus", "1", rig.ImagePath(t, "busybox"), "sleep", "1000"))
+	lease := n.Leases(t)[0]
+	cmd := n.Command(program, strings.TrimSpace(n.Do(t, n.Berth, "inspect", "--format", "{{.State.Pid}}", id)))
+	_, out := rig.StartReading(t, cmd)
+	if line, err := out.ReadString('\n'); line != "traced\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	var all sync.WaitGroup
+	for words, want := range map[string]string{
+		"release --force " + lease.ID: "berth: end holder of lease " + lease.ID + ": it was killed and hasn't ended after 30s: process ",
+		"stop -t 0 " + id:             "berth: task traced: it was killed and hasn't ended after 30s: process ",
+	} {
+		all.Go(func() {
+			said := n.Run(t, n.Command(n.Berth, strings.Fields(words)...))
+			if said.Code != 1 || !strings.HasPrefix(said.Err, want) || !strings.HasSuffix(said.Err, " (trace_exit): end that\n") || strings.Count(said.Err, "\n") != 1 {
+				t.Errorf("%s: %+v", words, said)
+			}
+		})
+	}
+	all.Wait()
+	rig.Must(t, cmd.Process.Kill())
+	n.Do(t, n.Berth, "rm", "-f", id)
+	n.Do(t, n.Berth, "alloc", "1", "true")
 }
