@@ -26,9 +26,7 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 	}
 	// By its runtime's state directory a container is found again when the ledger is lost.
 	if root := ask.Owner.RuntimeRoot; root != "" && ask.Owner.EntryPoint != "run" {
-		if err := runtimestate.Note(n.config.runtimeRootsPath(), root); err != nil {
-			return ledger.Lease{}, fmt.Errorf("note the runtime's state directory: %w", err)
-		}
+		_ = runtimestate.Note(n.config.runtimeRootsPath(), root) // a full disk keeps no container from its start
 	}
 	// Each attempt of a waiting request checks the ledger too: an attempt without a ledger creates an empty one.
 	var processes fileVersion

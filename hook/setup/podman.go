@@ -51,6 +51,16 @@ func planPodman(h Host, o Options, record *Record) (Plan, error) {
 	if err := p.planRuntimeScript(); err != nil {
 		return Plan{}, err
 	}
+	// Before the drop-in, which names their directory: podman runs no hooks at all if one is missing.
+	for _, stage := range podmanStages() {
+		hook, err := podmanHook(p.options, stage)
+		if err != nil {
+			return Plan{}, err
+		}
+		if err := p.planOwnFile(hookPath(podmanHooks, stage), hook); err != nil {
+			return Plan{}, err
+		}
+	}
 	text, err := p.podmanDropIn()
 	if err != nil {
 		return Plan{}, err
@@ -60,15 +70,6 @@ func planPodman(h Host, o Options, record *Record) (Plan, error) {
 	}
 	if len(p.plan.Changes) > 0 {
 		p.plan.Check = p.podmanCheck(text)
-	}
-	for _, stage := range podmanStages() {
-		hook, err := podmanHook(p.options, stage)
-		if err != nil {
-			return Plan{}, err
-		}
-		if err := p.planOwnFile(hookPath(podmanHooks, stage), hook); err != nil {
-			return Plan{}, err
-		}
 	}
 	if err := p.removeFormerHooks(); err != nil {
 		return Plan{}, err

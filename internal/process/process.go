@@ -95,14 +95,18 @@ func isIdentityMap(ids string) bool {
 // HandlesSignal reports whether a process handles, ignores or blocks a signal (processes that use sigwait or
 // signalfd block it). The kernel drops any other signal for pid 1 of a container, although its
 // default action would end another process. HandlesSignal returns false for a process that is still the
-// runtime, or that executes a program at this moment: the handlers that it has then don't outlive that.
+// runtime, or that executes a program at this moment, unless it ignores the signal: its handlers don't outlive that.
 // Source: proc_pid_status(5), SigIgn, SigCgt and SigBlk.
 func HandlesSignal(proc string, pid int, signal int) bool {
-	if !hasExecuted(proc, pid) { // read before the handlers, so that they are not the runtime's
-		return false
-	}
+	executed := hasExecuted(proc, pid) // read before the handlers, so that they are not the runtime's
 	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
-	return err == nil && isHandled(string(status), signal)
+	switch {
+	case err != nil:
+		return false
+	case !executed:
+		return isInMasks(string(status), signal, "SigIgn")
+	}
+	return isHandled(string(status), signal)
 }
 
 // forkNoExec is PF_FORKNOEXEC of the kernel's linux/sched.h: the process was forked and hasn't executed a program since.

@@ -8,7 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // defaultRoots returns patterns of the state directories that engines give to runtimes, and of those that
@@ -54,16 +57,17 @@ func isDir(path string) bool {
 }
 
 // Note makes Roots list a state directory in which a runtime has containers, as a link in the directory links. It
-// does nothing for a default one.
+// does nothing for a default one. root is an absolute path.
 func Note(links, root string) error {
 	root = filepath.Clean(root)
 	for _, pattern := range defaultRoots() {
-		if ok, _ := filepath.Match(pattern, root); ok { // the patterns are well-formed
+		// docker's is below /var/run, which is a link to /run.
+		if ok, _ := filepath.Match(pattern, "/"+strings.TrimPrefix(root[1:], "var/")); ok { // the patterns are well-formed
 			return nil
 		}
 	}
 	name := fnv.New128a()
-	_, _ = name.Write([]byte(root)) // a hash fails never
+	_, _ = name.Write([]byte(root)) // a hash never fails
 	link := filepath.Join(links, fmt.Sprintf("%x", name.Sum(nil)))
 	err := os.Symlink(root, link)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,8 +75,9 @@ func Note(links, root string) error {
 			err = os.Symlink(root, link)
 		}
 	}
-	if errors.Is(err, fs.ErrExist) {
-		return nil
+	if errors.Is(err, fs.ErrExist) { // it is remembered from now on
+		now := unix.NsecToTimeval(time.Now().UnixNano())
+		return unix.Lutimes(link, []unix.Timeval{now, now})
 	}
 	return err
 }

@@ -12,7 +12,7 @@ import (
 
 func TestNote(t *testing.T) {
 	links, root := filepath.Join(t.TempDir(), "data/roots"), t.TempDir()
-	for _, path := range []string{root, root + "/", "/run/runc", "/run/docker/runtime-runc/moby"} {
+	for _, path := range []string{root, root + "/", "/run/runc", "/run/docker/runtime-runc/moby", "/var/run/docker/runtime-runc/moby"} {
 		if err := Note(links, path); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher/control"
@@ -85,7 +86,6 @@ const deleteTimeout = 500 * time.Millisecond
 
 // runProcess starts a command and waits for its end. shim is the pid of the container's shim.
 func (e *Engine) runProcess(ctx context.Context, p client.Process, shim int, io *stdio, detach bool, s *supervise.Signals) (int, error) {
-	var undo []client.ProcessDeleteOpts
 	unused := false // the command has never run, or is to be undone
 	code, _, err := e.superviseProcess(ctx, supervised{
 		Process: p, io: io, detached: detach, send: (*supervise.Process).SendToCommand,
@@ -94,7 +94,7 @@ func (e *Engine) runProcess(ctx context.Context, p client.Process, shim int, io 
 			return ociruntime.BlameCommand(simplifyError(err))
 		},
 		killRuntime: func() {
-			unused, undo = true, append(undo, client.WithProcessKill)
+			unused = true
 			e.killRuntime(shim, p.ID())
 		},
 	}, s, supervise.Terms{})
@@ -102,7 +102,10 @@ func (e *Engine) runProcess(ctx context.Context, p client.Process, shim int, io 
 	case unused || io.incomplete:
 		short, cancel := context.WithTimeout(ctx, deleteTimeout)
 		defer cancel()
-		_, _ = p.Delete(short, undo...) // the shim goes on after the timeout
+		if unused {
+			_ = p.Kill(short, unix.SIGKILL) // it may have been started meanwhile
+		}
+		_, _ = p.Delete(short) // the shim goes on after the timeout
 		p.IO().Cancel()
 		return code, errors.Join(err, p.IO().Close())
 	case err != nil:

@@ -71,6 +71,8 @@ type launch struct {
 	task      client.Task
 	shim      *supervise.Process // nil for a detached task
 	lock      *os.File
+	// abandoned means that a signal has ended the task's start.
+	abandoned bool
 	// timedOut means that the task was stopped by its timeout.
 	timedOut bool
 }
@@ -127,7 +129,7 @@ func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.
 	if badly == nil && l.timedOut && code != 0 {
 		badly = &supervise.TimedOut{Code: code, After: l.run.Options.Timeout}
 	}
-	if l.run.Options.Keep {
+	if l.run.Options.Keep && !l.abandoned {
 		keep = true
 		err = l.HandleTaskEnd(ctx, l.rec.ID, code)
 		if err != nil && l.awaitShimCleanup(ctx) {
@@ -446,7 +448,7 @@ func (l *launch) runForeground(ctx context.Context, io *stdio, s *supervise.Sign
 	if err != nil {
 		return 0, fmt.Errorf("task %s: %w", l.rec.Name, err)
 	}
-	l.timedOut = why != ""
+	l.timedOut, l.abandoned = why == supervise.TimeoutReason(time.Duration(l.rec.Timeout)), why == startAbandoned
 	return code, nil
 }
 
@@ -504,8 +506,14 @@ func (l *launch) endShimLater() (stop func()) {
 // awaitShimCleanup waits until containerd has removed a task whose shim has ended. It returns false if the shim
 // lives, or if containerd still has the task.
 func (l *launch) awaitShimCleanup(ctx context.Context) bool {
-	if l.shim == nil || !l.shim.HasEnded() {
+	if l.shim == nil {
 		return false
+	}
+	// A shim that is being killed closes its sockets a moment before it has ended.
+	for last := time.Now().Add(time.Second); !l.shim.HasEnded(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(last) {
+			return false
+		}
 	}
 	for last := time.Now().Add(endTimeout); time.Now().Before(last); time.Sleep(5 * time.Millisecond) {
 		if p, err := l.getProcess(ctx, l.rec.ID); err == nil && p == nil {

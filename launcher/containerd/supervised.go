@@ -27,8 +27,11 @@ type supervised struct {
 	killRuntime func()
 }
 
+// startAbandoned is the result why of superviseProcess if a signal has ended the start.
+const startAbandoned = "a signal has ended its start"
+
 // superviseProcess starts the process, supervises it until it has ended, and returns its exit code. why is the
-// result of supervise.Life.Wait. A signal that is to end the process while it is being started ends the
+// result of supervise.Life.Wait, or startAbandoned. A signal that is to end the process while it is being started ends the
 // start, as supervise.Life has it. Signals are sent by a pidfd, because containerd's API identifies the process by its
 // pid.
 func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervise.Signals, terms supervise.Terms) (code int, why string, err error) {
@@ -42,6 +45,8 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 	var status client.ExitStatus
 	var failed error
 	started, ended := make(chan struct{}), make(chan struct{})
+	broken := make(chan string, 1)
+	p.io.relay.Broken = broken
 	go func() {
 		defer close(ended)
 		if failed = p.Start(ctx); failed != nil || p.detached {
@@ -63,7 +68,7 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 				return false
 			}
 		}),
-		Terms: terms, Ended: ended, Signals: s.C,
+		Terms: terms, Ended: ended, Signals: s.C, Stop: broken,
 		Resized: s.Resized, Resize: func() { p.io.resizeTerminal(ctx, p) },
 		Send: func(sig syscall.Signal) bool {
 			select {
@@ -88,7 +93,7 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 	defer target.Close()
 	switch {
 	case abandonedFor != 0:
-		return supervise.CodeOfSignal(abandonedFor), why, nil
+		return supervise.CodeOfSignal(abandonedFor), startAbandoned, nil
 	case failed != nil:
 		return 0, why, p.startError(failed)
 	case p.detached:

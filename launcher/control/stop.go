@@ -118,7 +118,7 @@ func (s stop) run(ctx context.Context, grace time.Duration) error {
 		case t.State == tasks.Stopping && ended.IsZero():
 			ended = time.Now()
 		case time.Now().After(last), !ended.IsZero() && time.Since(ended) > killTimeout:
-			return fmt.Errorf("task %s: it was killed and hasn't ended after %v: %s", s.name, killTimeout, cmp.Or(describeTracer(s.store, t), t.Status.String()))
+			return fmt.Errorf("task %s: it was killed and hasn't ended after %v: %s", s.name, killTimeout, cmp.Or(describeTracer(s.store, t), t.String()))
 		}
 		if err := checkSupervisor(s.store, t); err != nil {
 			return err

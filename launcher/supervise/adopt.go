@@ -9,7 +9,7 @@ import (
 )
 
 // adoption makes this process a subreaper while runtimes run whose container's process is to become its
-// child. Afterwards orphans go to the machine's init again, which reaps them.
+// child. Afterwards other orphans don't become its children.
 var adoption struct { //nolint:gochecknoglobals // the kernel keeps one such flag for each process
 	sync.Mutex
 	runtimes int
@@ -22,8 +22,8 @@ func beginAdoption() error {
 	defer adoption.Unlock()
 	if adoption.runtimes == 0 {
 		var is int32
-		if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&is)), 0, 0, 0); err != nil {
-			return fmt.Errorf("become a subreaper: %w", err)
+		if _, _, errno := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&is)), 0); errno != 0 {
+			return fmt.Errorf("become a subreaper: %w", errno)
 		}
 		adoption.before = is != 0
 	}

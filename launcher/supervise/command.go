@@ -365,7 +365,10 @@ func (c *Command) WaitStarted(ctx context.Context, s *Signals) (int, error) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	return 0, nil
+	if c.abandonedFor != 0 {
+		return CodeOfSignal(c.abandonedFor), nil
+	}
+	return 0, context.Cause(ctx)
 }
 
 // Drain waits until all output of the process was copied. allEnded means that no process is left that

@@ -136,8 +136,11 @@ func killWithChildren(proc string, pid int, send func(syscall.Signal) error) {
 	}
 	// A stopped runtime neither starts a process nor waits for one, so that the pids remain its children's.
 	for range 100 { // milliseconds; it stops when it is next scheduled
-		if process.Stopped(proc, pid) || send(0) != nil {
+		if process.Stopped(proc, pid) {
 			break
+		}
+		if send(0) != nil {
+			return // it has ended
 		}
 		time.Sleep(time.Millisecond)
 	}

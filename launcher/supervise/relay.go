@@ -11,7 +11,11 @@ import (
 // Relay copies the output of a process that another program, such as a shim of containerd, writes to named
 // pipes. The program closes the pipes when no process has the output open any more. A process outside of
 // the container may have got the output from the task, so Finish doesn't wait for that.
-type Relay struct{ copies []*relayCopy }
+type Relay struct {
+	// Broken gets why output can't be written, without waiting. The rest of that output is read and dropped.
+	Broken chan<- string
+	copies []*relayCopy
+}
 
 // relayQuiet is how long the pipes have to be empty after the process's end until all its output counts as
 // read, and relayRest is how many bytes are read after its end: a pipe holds at most 1 MiB unless its
@@ -33,21 +37,27 @@ type relayCopy struct {
 func (r *Relay) Start(from, to *os.File) {
 	c := &relayCopy{from: from, to: to, done: make(chan struct{})}
 	r.copies = append(r.copies, c)
-	go c.run()
+	go c.run(r.Broken)
 }
 
-func (c *relayCopy) run() {
+func (c *relayCopy) run(broken chan<- string) {
 	defer close(c.done)
-	buf := make([]byte, copySize)
+	buf, drop := make([]byte, copySize), false
 	for {
 		n, err := c.from.Read(buf)
 		c.read.Add(int64(n))
-		if n > 0 {
-			if _, err := c.to.Write(buf[:n]); err != nil {
-				return
+		if n > 0 && !drop {
+			if err := writeAll(c.to, buf[:n]); err != nil {
+				drop = true
+				select {
+				case broken <- "its output can't be written: " + err.Error():
+				default: // it was told of the other output
+				}
 			}
 		}
 		switch {
+		case drop && err != nil:
+			return
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			_ = copyRest(c.to, c.from, countUnread) // the process has ended, and nobody can be told
 			return
@@ -78,6 +88,7 @@ func (r *Relay) Finish(s *Signals, asked bool) (complete bool) {
 	defer tick.Stop()
 	complete = true
 	before, quiet := r.sumRead(), time.Duration(0)
+	last := before
 	for {
 		if r.hasEnded() {
 			return complete
@@ -93,7 +104,10 @@ func (r *Relay) Finish(s *Signals, asked bool) (complete bool) {
 			}
 		case <-tick.C:
 		}
-		if r.isEmpty() {
+		switch now := r.sumRead(); {
+		case now != last:
+			last, quiet = now, 0
+		case r.isEmpty():
 			quiet += relayInterval
 		}
 		if complete && (quiet >= relayQuiet || r.sumRead()-before > relayRest) {
