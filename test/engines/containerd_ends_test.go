@@ -50,6 +50,9 @@ var endingTasks = []struct{ name, script, out string }{
 		mkfifo $0/unread; sleep 1000 <>$0/unread & reader=$!
 		$b --engine containerd run --gpus 1 $image sh -c 'head -c 3000000 /dev/zero; sleep 1000' >$0/unread & p=$!
 		sleep 2; kill -TERM $p; ends $p; kill $reader; rm $0/unread`, "code 143\n"},
+	{"output whose reader ends", `
+		exec 3>&1
+		{ timeout 20 $b --engine containerd run --gpus 1 $image yes 3>&-; echo "code $?" >&3; } | head -1`, "y\ncode 143\n"},
 	{"run whose output is held", `
 		$b --engine containerd run --gpus 1 $image sh -c 'echo said; sleep 3.51; exit 3' & p=$!
 		holds 'sleep 3.51'; ends $p; kill $holder`, "said\ncode 3\n"},
