@@ -145,7 +145,9 @@ func TestRunOnAFullDisk(t *testing.T) {
 			full, ran := 0, 0
 			for pages := int64(0); ran < 3 && pages < 64; pages++ {
 				d.fill(t, pages)
-				switch said := d.run(t, tt.words...); {
+				said := d.run(t, tt.words...)
+				said.Err = strings.TrimPrefix(said.Err, "berth: write event log: no space left on device\n") // if its file was full to a block
+				switch {
 				case said.Code == 125 && said.Out == "" && strings.Count(said.Err, "\n") == 1 && strings.Contains(said.Err, "no space left on device"):
 					full++
 				case said.Code == 0 && said.Err == "" && tt.out(said.Out):
