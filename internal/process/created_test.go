@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Only a process that was forked, and holds the FIFO of its start, counts as one that waits for it.
+// WaitsForStart is true only for a forked process that has executed no program and has exec.fifo open.
 func TestWaitsForStart(t *testing.T) {
 	for _, tt := range []struct {
 		name, fifo, line string
@@ -20,7 +20,7 @@ func TestWaitsForStart(t *testing.T) {
 		{"an init that waits", "exec.fifo", `echo ready`, 0, true},
 		{"another process of this pid", "exec.fifo", `echo ready`, 1, false},
 		{"another FIFO", "other.fifo", `echo ready`, 0, false},
-		{"a started one that executes no program", "exec.fifo", `rm "$0"; echo ready`, 0, false},
+		{"a started container whose init executes no program", "exec.fifo", `rm "$0"; echo ready`, 0, false},
 		{"a program that holds the FIFO", "exec.fifo", `exec sh -c "echo ready; read go"`, 0, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

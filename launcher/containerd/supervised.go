@@ -60,7 +60,7 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 	var abandonedFor syscall.Signal
 	asked := false
 	why = supervise.Life{
-		Thaw: e.thawer(p, func() bool {
+		Thaw: e.newThawFunc(p, func() bool {
 			select {
 			case <-started:
 				return target.Killed()
@@ -110,9 +110,9 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 	return int(n), why, nil
 }
 
-// thawer returns supervise.Life.Thaw for the first process of a container. For a command in a container it
+// newThawFunc returns supervise.Life.Thaw for the first process of a container. For a command in a container it
 // returns nil: the task's other processes may be frozen for a purpose.
-func (e *Engine) thawer(p supervised, killed func() bool) func() bool {
+func (e *Engine) newThawFunc(p supervised, killed func() bool) func() bool {
 	task, ok := p.Process.(client.Task)
 	if !ok {
 		return nil

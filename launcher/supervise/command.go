@@ -67,9 +67,9 @@ type Command struct {
 	before *unix.Termios
 }
 
-// CopiesOutput reports whether the runtime would copy the process's output itself: it then waits for
-// all processes that have the output open, and doesn't end while nobody reads what it copies. With Adopt
-// and the runtime's --detach the output comes without it.
+// CopiesOutput reports whether the runtime copies the process's output, as runc does unless it is called with
+// --detach. Such a runtime ends only when no process has the output open any more, and when all of it was
+// read. With --detach and Adopt, the process writes to this process's pipes directly.
 func (c *Command) CopiesOutput() bool {
 	return !c.Detached && !c.Terminal && c.Runtime.Name() != "crun"
 }
@@ -198,7 +198,7 @@ func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, er
 	stop := make(chan string, 1)
 	defer context.AfterFunc(ctx, func() { stop <- context.Cause(ctx).Error() })()
 	why := Life{
-		Terms: terms, Ended: ended, Send: c.send, Abandon: c.abandon, Thaw: c.thaw, Signals: s.C, Stop: stop,
+		Terms: terms, Ended: ended, Send: c.send, Abandon: c.abandon, Thaw: c.thawKilled, Signals: s.C, Stop: stop,
 		Resized: s.Resized, Resize: c.resize,
 	}.Wait()
 	defer c.process.Close()
@@ -268,9 +268,9 @@ func (c *Command) send(sig syscall.Signal) bool {
 	return true
 }
 
-// thaw implements Life.Thaw. On cgroup version 1 a process that ends by itself is in no cgroup any more, so that send
+// thawKilled implements Life.Thaw. On cgroup version 1 a process that ends by itself is in no cgroup any more, so that send
 // doesn't find it, and if it is the first of a container it waits for the container's frozen processes.
-func (c *Command) thaw() bool {
+func (c *Command) thawKilled() bool {
 	if c.Thaw == nil || !c.process.Killed() && c.abandonedFor == 0 {
 		return false
 	}

@@ -17,9 +17,8 @@ type Relay struct {
 	copies []*relayCopy
 }
 
-// relayQuiet is how long the pipes have to be empty after the process's end until all its output counts as
-// read, and relayRest is how many bytes are read after its end: a pipe holds at most 1 MiB unless its
-// creator has CAP_SYS_RESOURCE.
+// After the process's end, its output counts as read once the pipes have been empty for relayQuiet, or once
+// relayRest bytes were read: a pipe holds at most 1 MiB, unless a process with CAP_SYS_RESOURCE has enlarged it.
 const (
 	relayInterval = 10 * time.Millisecond
 	relayQuiet    = 300 * time.Millisecond
@@ -37,10 +36,10 @@ type relayCopy struct {
 func (r *Relay) Start(from, to *os.File) {
 	c := &relayCopy{from: from, to: to, done: make(chan struct{})}
 	r.copies = append(r.copies, c)
-	go c.run(r.Broken)
+	go c.copyOutput(r.Broken)
 }
 
-func (c *relayCopy) run(broken chan<- string) {
+func (c *relayCopy) copyOutput(broken chan<- string) {
 	defer close(c.done)
 	buf, drop := make([]byte, copySize), false
 	for {
@@ -59,7 +58,7 @@ func (c *relayCopy) run(broken chan<- string) {
 		case drop && err != nil:
 			return
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			_ = copyRest(c.to, c.from, countUnread) // the process has ended, and nobody can be told
+			_ = copyRest(c.to, c.from, countUnread) // the process has ended: an error can't be reported to it
 			return
 		case err != nil:
 			return
@@ -95,11 +94,11 @@ func (r *Relay) Finish(s *Signals, asked bool) (complete bool) {
 		}
 		select {
 		case <-enough:
-			r.discard()
+			r.discardRest()
 			return false
 		case sig := <-s.C:
 			if AsksToEnd(sig) {
-				r.discard()
+				r.discardRest()
 				return false
 			}
 		case <-tick.C:
@@ -138,14 +137,14 @@ func (r *Relay) sumRead() (sum int64) {
 // isEmpty reports whether the pipes that are still copied are empty.
 func (r *Relay) isEmpty() bool {
 	for _, c := range r.copies {
-		if !c.hasEnded() && c.unread() > 0 {
+		if !c.hasEnded() && c.unreadBytes() > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-func (c *relayCopy) unread() (n int) {
+func (c *relayCopy) unreadBytes() (n int) {
 	raw, err := c.from.SyscallConn()
 	if err != nil {
 		return 0
@@ -154,8 +153,8 @@ func (c *relayCopy) unread() (n int) {
 	return n
 }
 
-// discard reads the rest in the background, so that the other program isn't blocked by a full pipe.
-func (r *Relay) discard() {
+// discardRest reads the rest in the background, so that the other program isn't blocked by a full pipe.
+func (r *Relay) discardRest() {
 	for _, c := range r.copies {
 		_ = c.from.SetReadDeadline(time.Time{}) // an error means that it was closed
 		go io.Copy(io.Discard, c.from)          //nolint:errcheck // output that was given up

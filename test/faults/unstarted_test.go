@@ -14,7 +14,7 @@ import (
 
 // TestNeverStarted: a container that was made and never started, as a client that was killed
 // leaves it, is shown as such, and ended once it is older than policy.unstarted: by the timer's
-// discovery, and by a request that gets no devices otherwise. One that was started stays. It makes no difference whether
+// discovery, and by a request for which too few devices are free. A started container stays. It makes no difference whether
 // the runtime wrapper or a hook has taken the lease; the hook doesn't know the runtime's state directory.
 func TestNeverStarted(t *testing.T) {
 	timer, request := []string{"discover", "--if-stale", "--processes", "--quiet"}, []string{"alloc", "7", "--", "true"}

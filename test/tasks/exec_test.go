@@ -179,8 +179,8 @@ func TestExecPassesSignalsOn(t *testing.T) {
 	})
 }
 
-// TestExecIsTraced: a process of the task traces the command and keeps signals from it; the second one that asks it to
-// end kills it.
+// TestExecIsTraced checks that a command whose tracer suppresses its signals is killed by the second SIGTERM or
+// SIGINT.
 func TestExecIsTraced(t *testing.T) {
 	program, err := shared.Compile("traced", "testdata/traced.c", "-static")
 	rig.Must(t, err)
