@@ -120,7 +120,7 @@ func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, re
 	}
 	if lease != nil {
 		added.DropCapabilities = append(added.DropCapabilities, "CAP_LEASE")
-		if hasCapability(spec, "CAP_LEASE") {
+		if edits.HasCapability(spec, "CAP_LEASE") {
 			removed = append(removed, edits.Removal{Kind: "capability", Name: "CAP_LEASE", Why: whyNoFileLeases})
 		}
 	}
@@ -131,12 +131,6 @@ func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, re
 }
 
 const whyNoFileLeases = "a lease on a file (fcntl F_SETLEASE) blocks every process that opens the file, and containers share the driver's files"
-
-// hasCapability reports whether the container's bounding set has the capability.
-func hasCapability(spec *specs.Spec, name string) bool {
-	return spec.Process != nil && spec.Process.Capabilities != nil &&
-		slices.ContainsFunc(spec.Process.Capabilities.Bounding, func(has string) bool { return strings.EqualFold(has, name) })
-}
 
 // leaseEdits returns the edits that add a lease's devices to a container.
 func (p Plan) leaseEdits(lease ledger.Lease) (edits.Edits, error) {

@@ -187,6 +187,7 @@ func (h Hook) editSpec(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	e = e.DeferNet(h.Call...)
 	if lease != nil {
 		e.Hooks = append(slices.Clip(e.Hooks), entry.NewHook(edits.CreateRuntime, h.Call, "bind", "--lease", lease.ID))
+		edits.RefuseExitTracing(spec)
 	}
 	return e.Apply(spec)
 }

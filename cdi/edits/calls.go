@@ -2,14 +2,17 @@ package edits
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/callrules"
 )
 
 // EditedCalls are the system calls whose rules in a seccomp filter berth changes. Calls of other names aren't found
 // in a filter that package hook/bundle has read.
-func EditedCalls() []string { return append(MemoryPolicy(), FileSystemEvents) }
+func EditedCalls() []string { return append(MemoryPolicy(), FileSystemEvents, "ptrace") }
 
 // FileSystemEvents is the call by which CAP_SYS_ADMIN gets events of a whole file system. Each brings an open
 // descriptor of the object concerned: those of cgroupfs lead out of the container, to the host's root.
@@ -25,7 +28,7 @@ func RefuseCall(spec *specs.Spec, name string) {
 	var rules []specs.LinuxSyscall
 	refused := false
 	for _, r := range filter.Syscalls {
-		if isPermitted(r.Action) {
+		if callrules.IsPermitted(r.Action) {
 			r.Names = slices.DeleteFunc(slices.Clone(r.Names), func(n string) bool { return n == name })
 		}
 		if len(r.Names) > 0 {
@@ -33,7 +36,7 @@ func RefuseCall(spec *specs.Spec, name string) {
 		}
 		refused = refused || len(r.Args) == 0 && slices.Contains(r.Names, name)
 	}
-	if isPermitted(filter.DefaultAction) && !refused {
+	if callrules.IsPermitted(filter.DefaultAction) && !refused {
 		eperm := uint(unix.EPERM)
 		rules = append(rules, specs.LinuxSyscall{Names: []string{name}, Action: specs.ActErrno, ErrnoRet: &eperm})
 	}
@@ -41,8 +44,24 @@ func RefuseCall(spec *specs.Spec, name string) {
 	spec.Linux.Seccomp = &filter
 }
 
-// isPermitted reports whether a call is made under an action.
-func isPermitted(a specs.LinuxSeccompAction) bool { return a == specs.ActAllow || a == specs.ActLog }
+// RefuseExitTracing makes the spec's seccomp filter refuse ptrace with PTRACE_O_TRACEEXIT, by which processes
+// outlive SIGKILL and hold their lease ([callrules.RefuseExitTracing]). Nothing happens without a filter, or if
+// the container has CAP_SYS_PTRACE. RefuseExitTracing is idempotent.
+func RefuseExitTracing(spec *specs.Spec) {
+	if spec.Linux == nil || spec.Linux.Seccomp == nil || HasCapability(spec, "CAP_SYS_PTRACE") {
+		return
+	}
+	filter := *spec.Linux.Seccomp
+	filter.Syscalls = slices.Clone(filter.Syscalls)
+	callrules.RefuseExitTracing(&filter)
+	spec.Linux.Seccomp = &filter
+}
+
+// HasCapability reports whether the container's bounding set has the capability.
+func HasCapability(spec *specs.Spec, name string) bool {
+	return spec.Process != nil && spec.Process.Capabilities != nil &&
+		slices.ContainsFunc(spec.Process.Capabilities.Bounding, func(has string) bool { return strings.EqualFold(has, name) })
+}
 
 // MemoryPolicy are the calls for NUMA memory policy. Engines' filters refuse them without
 // CAP_SYS_NICE; they act on the caller's memory alone, and NCCL's and CUDA's host

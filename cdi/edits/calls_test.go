@@ -1,6 +1,7 @@
 package edits
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -142,5 +143,59 @@ func TestMergeResources(t *testing.T) {
 	}
 	if _, err := Merge(Edits{Shm: "1"}, Edits{Shm: "2"}); err == nil {
 		t.Error("two sizes were merged")
+	}
+}
+
+// TestRefuseExitTracing: a filter that allows ptrace allows it only under conditions afterwards; other calls, filters with
+// conditions of their own, and containers with CAP_SYS_PTRACE stay as they are.
+func TestRefuseExitTracing(t *testing.T) {
+	allow := func(names ...string) specs.LinuxSyscall {
+		return specs.LinuxSyscall{Names: names, Action: specs.ActAllow}
+	}
+	traceMe := specs.LinuxSyscall{Names: []string{"ptrace"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{{Value: 0, Op: specs.OpEqualTo}}}
+	refused := specs.LinuxSyscall{Names: []string{"ptrace"}, Action: specs.ActErrno}
+	for _, tt := range []struct {
+		name      string
+		otherwise specs.LinuxSeccompAction
+		caps      []string
+		have      []specs.LinuxSyscall
+		restricts bool
+	}{
+		{"allowed with others", specs.ActErrno, nil, []specs.LinuxSyscall{allow("read", "ptrace")}, true},
+		{"allowed twice", specs.ActErrno, nil, []specs.LinuxSyscall{allow("ptrace"), traceMe, allow("read", "ptrace")}, true},
+		{"allowed by default", specs.ActAllow, nil, nil, true},
+		{"not allowed", specs.ActErrno, nil, []specs.LinuxSyscall{allow("read")}, false},
+		{"refused", specs.ActAllow, nil, []specs.LinuxSyscall{refused}, false},
+		{"allowed under a condition", specs.ActErrno, nil, []specs.LinuxSyscall{traceMe}, false},
+		{"capable", specs.ActErrno, []string{"CAP_SYS_PTRACE"}, []specs.LinuxSyscall{allow("read", "ptrace")}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			given := &specs.LinuxSeccomp{DefaultAction: tt.otherwise, Syscalls: tt.have}
+			spec := &specs.Spec{
+				Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: tt.caps}},
+				Linux:   &specs.Linux{Seccomp: given},
+			}
+			before := slices.Clone(tt.have)
+			RefuseExitTracing(spec)
+			once := slices.Clone(spec.Linux.Seccomp.Syscalls)
+			if got := cmp.Diff(before, once) != ""; got != tt.restricts {
+				t.Errorf("changed: %v; %+v", got, once)
+			}
+			for _, r := range once {
+				if tt.restricts && slices.Contains(r.Names, "ptrace") && len(r.Args) == 0 {
+					t.Errorf("%+v", r)
+				}
+			}
+			if tt.restricts && slices.ContainsFunc(once, func(r specs.LinuxSyscall) bool { return cmp.Equal(r, traceMe) }) {
+				t.Error("a rule without effect beside the one that was replaced allows more than the new ones")
+			}
+			RefuseExitTracing(spec)
+			if d := cmp.Diff(once, spec.Linux.Seccomp.Syscalls); d != "" {
+				t.Errorf("applied twice (-once +twice):\n%s", d)
+			}
+			if d := cmp.Diff(before, given.Syscalls); d != "" {
+				t.Errorf("the given filter was changed (-want +got):\n%s", d)
+			}
+		})
 	}
 }

@@ -281,6 +281,9 @@ func (n *creation) rewriteBundle(ctx context.Context, req request.Request, asked
 	if err != nil {
 		return err
 	}
+	if n.lease != nil {
+		edits.RefuseExitTracing(spec)
+	}
 	if err := n.createOuterCgroup(ctx, spec); err != nil {
 		return err
 	}

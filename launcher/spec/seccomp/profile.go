@@ -11,6 +11,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/callrules"
 )
 
 // profile is the format of docker's --security-opt seccomp=FILE, a superset of the OCI's
@@ -83,7 +85,7 @@ func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("syscalls[%d]: %w", i, err)
 		}
-		if len(r.Args) > 0 && isPermitted(r.Action) {
+		if len(r.Args) > 0 && callrules.IsPermitted(r.Action) {
 			for _, held := range restrictedCalls(caps) {
 				if slices.Contains(names, held) {
 					return nil, fmt.Errorf("syscalls[%d]: %s is allowed with some arguments only, and berth has conditions of its own for it: allow it without args", i, held)

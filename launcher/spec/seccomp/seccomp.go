@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/callrules"
 	"github.com/berth-gpu/berth/internal/projectquota"
 )
 
@@ -167,34 +168,26 @@ const (
 //     of the file by any process would then wait for fs.lease-break-time (45 s).
 //   - perf_event_open for all processes on a CPU (a negative pid) or in a cgroup (PERF_FLAG_PID_CGROUP):
 //     samples contain the memory of other containers.
-//   - ptrace with PTRACE_O_TRACEEXIT, without CAP_SYS_PTRACE. A killed process stops before it ends, and
-//     waits for its tracer. Two that trace each other wait for ever: nothing ends them, and their lease
-//     lasts until the machine is restarted.
+//   - ptrace with PTRACE_O_TRACEEXIT, without CAP_SYS_PTRACE (callrules.RefuseExitTracing).
 //   - The given requests of ioctl.
 func restrictArguments(calls *specs.LinuxSeccomp, caps []string, requests []uint32) *specs.LinuxSeccomp {
 	const bits = 16                 // options and commands are smaller
 	const setDelegation = 1024 + 16 // F_SETDELEG of include/uapi/linux/fcntl.h, since Linux 6.19
-	restrictCall(calls, "setsockopt", unix.ENOPROTOOPT, argumentIn(2, rangesWithout([]uint32{passPIDFD}, 0, bits)), argumentIn(2, singleValues(passPIDFD)))
-	restrictCall(calls, "getsockopt", unix.ENOPROTOOPT, argumentIn(2, rangesWithout([]uint32{peerPIDFD}, 0, bits)), argumentIn(2, singleValues(peerPIDFD)))
+	callrules.RestrictCall(calls, "setsockopt", unix.ENOPROTOOPT, callrules.ArgumentIn(2, callrules.RangesWithout([]uint32{passPIDFD}, 0, bits)), callrules.ArgumentIn(2, callrules.SingleValues(passPIDFD)))
+	callrules.RestrictCall(calls, "getsockopt", unix.ENOPROTOOPT, callrules.ArgumentIn(2, callrules.RangesWithout([]uint32{peerPIDFD}, 0, bits)), callrules.ArgumentIn(2, callrules.SingleValues(peerPIDFD)))
 	leases := []uint32{unix.F_SETLEASE, setDelegation}
 	for _, name := range []string{"fcntl", "fcntl64"} {
-		restrictCall(calls, name, unix.EPERM, argumentIn(1, rangesWithout(leases, 0, bits)), argumentIn(1, singleValues(leases...)))
+		callrules.RestrictCall(calls, name, unix.EPERM, callrules.ArgumentIn(1, callrules.RangesWithout(leases, 0, bits)), callrules.ArgumentIn(1, callrules.SingleValues(leases...)))
 	}
 	const pid, sign, flags, cgroup = 1, 1 << 31, 4, unix.PERF_FLAG_PID_CGROUP
-	own := slices.Concat(argumentIn(pid, []maskedRange{{sign, 0}})[0], argumentIn(flags, []maskedRange{{cgroup, 0}})[0])
-	others := append(argumentIn(pid, []maskedRange{{sign, sign}}), argumentIn(flags, []maskedRange{{cgroup, cgroup}})...)
-	restrictCall(calls, "perf_event_open", unix.EPERM, []conditions{own}, others)
+	own := slices.Concat(callrules.ArgumentIn(pid, []callrules.MaskedRange{{Mask: sign}})[0], callrules.ArgumentIn(flags, []callrules.MaskedRange{{Mask: cgroup}})[0])
+	others := append(callrules.ArgumentIn(pid, []callrules.MaskedRange{{Mask: sign, Value: sign}}), callrules.ArgumentIn(flags, []callrules.MaskedRange{{Mask: cgroup, Value: cgroup}})...)
+	callrules.RestrictCall(calls, "perf_event_open", unix.EPERM, []callrules.Conditions{own}, others)
 	if !slices.Contains(caps, capSysPtrace) {
-		const request, options, exit = 0, 3, unix.PTRACE_O_TRACEEXIT
-		harmless := append(argumentIn(request, rangesWithout(tracingRequests(), 0, bits)), argumentIn(options, []maskedRange{{exit, 0}})...)
-		var harmful []conditions
-		for _, c := range argumentIn(request, singleValues(tracingRequests()...)) {
-			harmful = append(harmful, append(c, argumentIn(options, []maskedRange{{exit, exit}})[0]...))
-		}
-		restrictCall(calls, "ptrace", unix.EPERM, harmless, harmful)
+		callrules.RefuseExitTracing(calls)
 	}
 	if len(requests) > 0 {
-		restrictCall(calls, "ioctl", unix.EPERM, argumentIn(1, rangesWithout(requests, 0, 32)), argumentIn(1, singleValues(requests...)))
+		callrules.RestrictCall(calls, "ioctl", unix.EPERM, callrules.ArgumentIn(1, callrules.RangesWithout(requests, 0, 32)), callrules.ArgumentIn(1, callrules.SingleValues(requests...)))
 	}
 	return calls
 }
@@ -217,10 +210,6 @@ const (
 	capSysPtrace = "CAP_SYS_PTRACE"
 )
 
-// tracingRequests returns the requests of ptrace that set options. PTRACE_OLDSETOPTIONS (21) is missing in
-// x/sys/unix for some processors.
-func tracingRequests() []uint32 { return []uint32{unix.PTRACE_SEIZE, unix.PTRACE_SETOPTIONS, 21} }
-
 // Requests of ioctl that open the next or the previous mount namespace of the machine, since Linux 6.12.
 // Source: include/uapi/linux/nsfs.h.
 const (
@@ -242,85 +231,6 @@ func namespaceRequests(caps []string) []uint32 {
 // inherit its project. The system call file_setattr is in no list, so it is refused.
 func projectRequests() []uint32 {
 	return []uint32{projectquota.SetAttributes, projectquota.SetFlags}
-}
-
-// conditions of a rule, all of which must hold.
-type conditions []specs.LinuxSeccompArg
-
-// restrictCall makes a filter that allows a call refuse it under the conditions of denied. A rule that
-// allows the call unconditionally is replaced by rules that allow it under the conditions of permitted,
-// because libseccomp applies no other rule beside an unconditional one. A call that meets neither is
-// refused by the default action. Rules that refuse the call stay. The filter must have no rule that
-// allows the call conditionally.
-func restrictCall(calls *specs.LinuxSeccomp, name string, errno unix.Errno, permitted, denied []conditions) {
-	add := func(action specs.LinuxSeccompAction, errno *uint, all []conditions) {
-		for _, c := range all {
-			calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: []string{name}, Action: action, ErrnoRet: errno, Args: c})
-		}
-	}
-	decided := false
-	for i, s := range calls.Syscalls {
-		if len(s.Args) > 0 || !slices.Contains(s.Names, name) {
-			continue
-		}
-		if !isPermitted(s.Action) {
-			return
-		}
-		calls.Syscalls[i].Names = slices.DeleteFunc(slices.Clone(s.Names), func(n string) bool { return n == name })
-		if !isPermitted(calls.DefaultAction) && !decided {
-			add(s.Action, nil, permitted)
-		}
-		decided = true
-	}
-	calls.Syscalls = slices.DeleteFunc(calls.Syscalls, func(s specs.LinuxSyscall) bool { return len(s.Names) == 0 })
-	if decided || isPermitted(calls.DefaultAction) {
-		number := uint(errno)
-		add(specs.ActErrno, &number, denied)
-	}
-}
-
-// isPermitted reports whether an action executes the call.
-func isPermitted(a specs.LinuxSeccompAction) bool { return a == specs.ActAllow || a == specs.ActLog }
-
-// argumentIn returns the conditions that an argument is in one of the ranges.
-func argumentIn(argument uint, ranges []maskedRange) (all []conditions) {
-	for _, r := range ranges {
-		all = append(all, conditions{{Index: argument, Value: r.mask, ValueTwo: r.value, Op: specs.OpMaskedEqual}})
-	}
-	return all
-}
-
-// singleValues returns the ranges of single values.
-func singleValues(values ...uint32) (all []maskedRange) {
-	for _, v := range values {
-		all = append(all, maskedRange{0xffffffff, uint64(v)})
-	}
-	return all
-}
-
-// maskedRange is the set of numbers n with n&mask == value.
-type maskedRange struct{ mask, value uint64 }
-
-// rangesWithout returns ranges that cover all numbers that begin with the same bits as first, except the
-// excluded ones. bits is the number of bits after those of first. The masks cover only the lower half of
-// the argument, as the kernel reads it: bits of the upper half must not disguise a number.
-func rangesWithout(excluded []uint32, first uint32, bits int) []maskedRange {
-	if len(excluded) == 0 {
-		return []maskedRange{{0xffffffff &^ (1<<bits - 1), uint64(first)}}
-	}
-	if bits == 0 {
-		return nil
-	}
-	bit := uint32(1) << (bits - 1)
-	var zero, one []uint32
-	for _, n := range excluded {
-		if n&bit == 0 {
-			zero = append(zero, n)
-		} else {
-			one = append(one, n)
-		}
-	}
-	return append(rangesWithout(zero, first, bits-1), rangesWithout(one, first|bit, bits-1)...)
 }
 
 // callsOfCapability returns the calls that a capability allows: docker's, without those of neverAllowed.
