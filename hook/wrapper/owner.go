@@ -25,7 +25,7 @@ func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, e
 		return ledger.Owner{}, err
 	}
 	return ledger.Owner{
-		EntryPoint:  callingEngine(dir, spec.Annotations, parentName()),
+		EntryPoint:  callingEngine(dir, absolutePath(c.root), spec.Annotations, parentName()),
 		Container:   c.id,
 		Name:        containerName(spec.Annotations),
 		Bundle:      dir,
@@ -39,16 +39,14 @@ func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, e
 }
 
 // callingEngine returns the engine that calls berth-runtime, as far as the bundle, the
-// annotations and the name of the parent process show it.
-func callingEngine(bundle string, annotations map[string]string, parent string) string {
-	namespace := ""
-	if _, after, ok := strings.Cut(bundle, "/io.containerd.runtime.v2.task/"); ok {
-		namespace, _, _ = strings.Cut(after, "/")
-	}
+// runtime's state directory, the annotations and the name of the parent process show it.
+func callingEngine(bundle, root string, annotations map[string]string, parent string) string {
+	before, after, isTask := strings.Cut(bundle, "/io.containerd.runtime.v2.task/")
+	namespace, _, _ := strings.Cut(after, "/")
 	switch {
-	case namespace == "moby":
+	case isTask && isOfDocker(before, namespace, root):
 		return "docker"
-	case namespace != "":
+	case isTask && namespace != "":
 		return "containerd"
 	case annotations["io.container.manager"] == "libpod":
 		return "podman"
@@ -58,6 +56,15 @@ func callingEngine(bundle string, annotations map[string]string, parent string) 
 		return "podman"
 	}
 	return "runtime"
+}
+
+// isOfDocker reports whether a task of containerd is a container of docker's. dockerd calls its namespace
+// moby, or moby-UID.GID with userns-remap, unless --containerd-namespace names another. The containerd that
+// dockerd starts has its state in EXEC-ROOT/containerd/daemon, and runtimes have theirs in
+// EXEC-ROOT/runtime-NAME/NAMESPACE, also under a containerd that was there before.
+func isOfDocker(state, namespace, root string) bool {
+	return namespace == "moby" || strings.HasPrefix(namespace, "moby-") || strings.HasSuffix(state, "/containerd/daemon") ||
+		namespace != "" && filepath.Base(root) == namespace && strings.HasPrefix(filepath.Base(filepath.Dir(root)), "runtime-")
 }
 
 // containerName returns the name under which the engine's user knows the container, ""
