@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
@@ -126,10 +127,7 @@ func (c Config) Path() string { return c.path }
 const maxConfig = 1 << 20
 
 func readConfig(path string) (c Config, err error) {
-	data, err := smallfile.Read(path, maxConfig)
-	if errors.Is(err, fs.ErrNotExist) && path == ConfigPath {
-		err = nil
-	}
+	data, err := readConfigFile(path, path == ConfigPath)
 	if err == nil {
 		err = c.decode(data)
 	}
@@ -146,6 +144,39 @@ func readConfig(path string) (c Config, err error) {
 	}
 	return c, c.check()
 }
+
+// readConfigFile returns the content of a regular file. If it is optional, a missing file is empty; a dangling
+// symbolic link is an error in any case. It never waits, such as for the writer of a FIFO. Its errors don't
+// name the path.
+func readConfigFile(path string, optional bool) (data []byte, err error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		target, noLink := os.Readlink(path)
+		if noLink == nil {
+			return nil, fmt.Errorf("it is a symbolic link to %s: %w", target, err)
+		}
+		if optional {
+			return nil, nil
+		}
+		return nil, err
+	case errors.Is(err, unix.ENXIO): // a socket, or a device without a driver
+		return nil, errNoRegularFile
+	case err != nil:
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errNoRegularFile
+	}
+	return smallfile.ReadFD(fd, st.Size, maxConfig)
+}
+
+var errNoRegularFile = errors.New("it is no regular file")
 
 // decode reads TOML. An unknown key is an error, after everything else was decoded.
 //

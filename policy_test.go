@@ -2,12 +2,15 @@ package berth
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
@@ -98,6 +101,48 @@ func TestLoadConfigRefuses(t *testing.T) {
 			}
 			if _, err := LoadConfig(path); err == nil || !strings.Contains(err.Error(), path+": "+tt.err) {
 				t.Errorf("got %v, want %q", err, tt.err)
+			}
+		})
+	}
+}
+
+// TestOddConfig: a configuration that is no regular file, or a dangling link, is an error that names the path. It is never
+// read as an empty file, which would have the defaults of every policy, and never waited for.
+func TestOddConfig(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.toml")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		make func()
+		want string
+	}{
+		{"FIFO", func() { must(unix.Mkfifo(path, 0o600)) }, "it is no regular file"},
+		{"directory", func() { must(os.Mkdir(path, 0o700)) }, "it is no regular file"},
+		{"device", func() { must(os.Symlink("/dev/null", path)) }, "it is no regular file"},
+		{"socket", func() {
+			l, err := net.Listen("unix", path)
+			must(err)
+			t.Cleanup(func() { l.Close() })
+		}, "it is no regular file"},
+		{"dangling link", func() { must(os.Symlink("nowhere", path)) }, "it is a symbolic link to nowhere: no such file or directory"},
+		{"loop", func() { must(os.Symlink("config.toml", path)) }, "too many levels of symbolic links"},
+		{"10 GB", func() { must(os.WriteFile(path, nil, 0o600)); must(os.Truncate(path, 10<<30)) }, "file is too large: more than 1048576 bytes"},
+		{"missing", func() {}, "no such file or directory"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			must(os.RemoveAll(path))
+			tt.make()
+			if _, err := LoadConfig(path); err == nil || err.Error() != "read configuration "+path+": "+tt.want {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if data, err := readConfigFile(path, true); (err == nil) != (tt.name == "missing") || len(data) > 0 {
+				t.Errorf("as an optional file: %q, %v", data, err)
 			}
 		})
 	}

@@ -107,7 +107,7 @@ const freezer = "/sys/fs/cgroup/freezer"
 //
 // isOwn reports whether a process with this executable may be killed. A holder that may not be killed is a *HeldError.
 func Break(path string, stuckAfter time.Duration, isOwn func(executable string) bool) ([]Holder, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := openFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

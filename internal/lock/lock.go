@@ -168,8 +168,31 @@ func Open(ctx context.Context, path string, m Mode) (*Lock, error) {
 	return openAndLock(ctx, path, os.O_RDONLY, 0, m)
 }
 
+// openFile opens a regular file or a directory. Anything else is an error, and never waited for, such as a
+// FIFO without a writer. So is a symbolic link.
+func openFile(path string, flags int, perm fs.FileMode) (*os.File, error) {
+	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, perm)
+	if errors.Is(err, unix.ENXIO) { // a socket, or a device without a driver
+		return nil, pathError(path, errIrregular)
+	}
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() && !st.IsDir() {
+		err = pathError(path, errIrregular)
+	}
+	if err != nil {
+		f.Close() // nothing was written
+		return nil, err
+	}
+	return f, nil
+}
+
+var errIrregular = errors.New("it is neither a regular file nor a directory")
+
 func openAndLock(ctx context.Context, path string, flags int, perm fs.FileMode, m Mode) (*Lock, error) {
-	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW, perm)
+	f, err := openFile(path, flags, perm)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +219,7 @@ func OpenShared(ctx context.Context, path string) (*os.File, error) {
 // [ErrBusy] if another holds the lock. It refuses a symbolic link. Closing the file, or the end of the
 // process, gives the lock up; it may be held for as long as a task lives.
 func TryOpen(path string, m Mode) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := openFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -133,6 +133,32 @@ func TestSymbolicLinksAreRefused(t *testing.T) {
 	}
 }
 
+// TestIrregularFilesAreRefused: what is neither a file nor a directory isn't locked, and no call waits for the writer of a FIFO.
+func TestIrregularFilesAreRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, open := range map[string]func() error{
+		"Create":     func() error { _, err := Create(t.Context(), path, 0o600, Exclusive); return err },
+		"Open":       func() error { _, err := Open(t.Context(), path, Exclusive); return err },
+		"OpenShared": func() error { _, err := OpenShared(t.Context(), path); return err },
+		"TryOpen":    func() error { _, err := TryOpen(path, Exclusive); return err },
+		"Break":      func() error { _, err := Break(path, time.Second, func(string) bool { return false }); return err },
+	} {
+		got := make(chan error, 1)
+		go func() { got <- open() }()
+		select {
+		case err := <-got:
+			if want := "lock " + path + ": it is neither a regular file nor a directory"; err == nil || err.Error() != want {
+				t.Errorf("%s: %v, want %s", name, err, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s waits for a FIFO", name)
+		}
+	}
+}
+
 func TestFindHoldersSeesThisProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	f, err := Create(t.Context(), path, 0o600, Exclusive)

@@ -17,7 +17,7 @@ import (
 
 // checkConfiguration reports users other than root who can write the configuration.
 func (e *examination) checkConfiguration(r *report) error {
-	if _, err := os.Stat(e.ConfigPath); err != nil {
+	if _, err := os.Lstat(e.ConfigPath); err != nil {
 		r.ok("there is no %s: every setting has its default", e.ConfigPath)
 		return nil //nolint:nilerr // the configuration is optional
 	}
