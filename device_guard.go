@@ -50,6 +50,15 @@ func (c GuardConfig) check() error {
 // root asks from inside a lease.
 const nvmlCgroup = "/berth-nvml"
 
+// createNVMLCgroup creates the cgroup unless it exists. Only the device guard needs it.
+func (n *Node) createNVMLCgroup() error {
+	err := n.cgroups.Create(nvmlCgroup)
+	if err != nil {
+		err = fmt.Errorf("create the cgroup in which NVML sees every GPU under the device guard: %w (berth guard off turns the guard off)", err)
+	}
+	return err
+}
+
 // NVMLCgroup returns the directory of the cgroup in which a process that calls NVML sees every GPU, or "" if this
 // process's own will do: the device guard is off, or this process isn't root of the host, and can't enter that cgroup.
 func (n *Node) NVMLCgroup() string {
@@ -95,7 +104,7 @@ func (n *Node) InstallDeviceGuard(ctx context.Context) error {
 		return err
 	}
 	return n.ledger.WithLeases(ctx, func(leases []ledger.Lease) error {
-		if err := n.cgroups.Create(nvmlCgroup); err != nil {
+		if err := n.createNVMLCgroup(); err != nil {
 			return err
 		}
 		rules, err := n.deviceRules(leases)
@@ -178,7 +187,7 @@ func (n *Node) grantDevices(leases []ledger.Lease) error {
 	if err != nil {
 		return err
 	}
-	err = n.cgroups.Create(nvmlCgroup)
+	err = n.createNVMLCgroup()
 	if err == nil {
 		var rules deviceguard.Rules
 		if rules, err = n.deviceRules(leases); err == nil {

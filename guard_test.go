@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/isolation"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
 // server has a display of its management controller (226:0) beside a GPU (226:1, 195:0).
@@ -93,5 +94,19 @@ func TestDisplayIsNoAccelerator(t *testing.T) {
 				t.Errorf("it opens %v, want %v", left, want)
 			}
 		})
+	}
+}
+
+// TestNoNVMLCgroup: if the cgroup for NVML can't be created, the error names the way out.
+func TestNoNVMLCgroup(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, nvmlCgroup), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{cgroups: cgroup.Hierarchy{Version: cgroup.V2, Root: root, Mount: root}}
+	want := "create the cgroup in which NVML sees every GPU under the device guard: create cgroup: mkdir " + root +
+		"/berth-nvml: not a directory (berth guard off turns the guard off)"
+	if err := n.createNVMLCgroup(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
