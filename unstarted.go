@@ -31,14 +31,26 @@ func (p Policy) unstartedLimit() (time.Duration, error) {
 }
 
 // isCreated reports whether the container of a bound lease was created and not started. It is false if that can't be
-// determined, as for an init in another pid namespace. See [process.WaitsForStart].
+// determined. See [process.WaitsForStart].
 func (n *Node) isCreated(s ledger.Status) bool {
 	if !s.Live || s.State != ledger.Bound || s.Owner.Container == "" {
 		return false
 	}
 	proc, init := n.config.GPUHost().ProcPath(), s.Owner.Process
 	own, err := process.Namespace(proc, os.Getpid())
-	return err == nil && own == init.Namespace && process.WaitsForStart(proc, init.PID, init.Start)
+	if err != nil {
+		return false
+	}
+	if own == init.Namespace {
+		return process.WaitsForStart(proc, init.PID, init.Start)
+	}
+	// The init has another pid here. It is the only process of a container that was not started, and its start time
+	// is the same in each pid namespace.
+	if s.Owner.Cgroup == "" {
+		return false
+	}
+	pids, err := n.cgroups.PIDs(s.Owner.Cgroup)
+	return err == nil && len(pids) == 1 && process.WaitsForStart(proc, pids[0], init.Start)
 }
 
 // waitsForStart reports whether the container of a reserved lease was created and not started. Its init isn't known
