@@ -18,6 +18,10 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
+// NoteRuntimeRoot remembers a state directory of a runtime, an absolute path. Without it a container of that directory
+// isn't found again if the ledger is lost. An error, such as a full disk, is ignored: it keeps no container from its start.
+func (n *Node) NoteRuntimeRoot(root string) { _ = runtimestate.Note(n.config.runtimeRootsPath(), root) }
+
 // Acquire leases all devices of the request, or none. It sets ask.Inventory, ask.Renew and ask.Stale.
 // A request that policy doesn't allow is an error that Is [ErrForbidden].
 func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
@@ -26,7 +30,7 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 	}
 	// By its runtime's state directory a container is found again when the ledger is lost.
 	if root := ask.Owner.RuntimeRoot; root != "" && ask.Owner.EntryPoint != "run" {
-		_ = runtimestate.Note(n.config.runtimeRootsPath(), root) // a full disk keeps no container from its start
+		n.NoteRuntimeRoot(root)
 	}
 	// Each attempt of a waiting request checks the ledger too: an attempt without a ledger creates an empty one.
 	var processes fileVersion

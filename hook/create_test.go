@@ -29,7 +29,10 @@ type fakeNode struct {
 	err     error // of Compose
 	removed []edits.Removal
 	told    []string
+	roots   []string
 }
+
+func (f *fakeNode) NoteRuntimeRoot(root string) { f.roots = append(f.roots, root) }
 
 func (f *fakeNode) CanReachAccelerator(*specs.Spec, string) (bool, error) { return false, nil }
 

@@ -50,6 +50,7 @@ func (h Hook) holdsLease(c container) (bool, error) {
 // takeLease takes the lease and binds it to the container's init at once: if this hook
 // ends, the lease ends with the container.
 func (h Hook) takeLease(ctx context.Context, c container, place string, req request.Request) (ledger.Lease, error) {
+	h.noteRuntimeRoot(c)
 	owner := c.newOwner(place)
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
 	if err != nil {
@@ -59,6 +60,13 @@ func (h Hook) takeLease(ctx context.Context, c container, place string, req requ
 		return lease, errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
 	}
 	return lease, nil
+}
+
+// noteRuntimeRoot notes the state directory of the runtime that has started this hook. The OCI state doesn't name it.
+func (h Hook) noteRuntimeRoot(c container) {
+	if root := findRuntimeRoot(cmp.Or(h.Proc, "/proc"), os.Getppid(), c.ID); root != "" {
+		h.Node.NoteRuntimeRoot(root)
+	}
 }
 
 func (c container) newOwner(place string) ledger.Owner {

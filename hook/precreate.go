@@ -226,6 +226,7 @@ func (h Hook) Bind(ctx context.Context, state io.Reader, id string) error {
 	if err != nil {
 		return err
 	}
+	h.noteRuntimeRoot(c)
 	return h.bindLease(ctx, c, place, id)
 }
 

@@ -171,6 +171,21 @@ func TestOneLease(t *testing.T) {
 	})
 }
 
+// TestNotesRuntimeRoot: the hook notes the state directory of the runtime, where the container is found again if the ledger is
+// lost.
+func TestNotesRuntimeRoot(t *testing.T) {
+	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
+		config := w.configure(t, "")
+		c := run(t, w, w.runtime, config, withHooks(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime"))
+		root := filepath.Join(c.bundle, "state")
+		if got := w.Run(t, w.Command("find", "/var/lib/berth/runtime-roots", "-lname", root)); strings.Count(got.Out, "\n") != 1 {
+			t.Errorf("%s isn't noted: %+v", root, got)
+		}
+		c.delete()
+		c.checkNothingLeft()
+	})
+}
+
 // A forged annotation gives no lease, and the id of another container's lease doesn't either.
 func TestForgedLease(t *testing.T) {
 	w := &world{Node: shared.Shared(t, "dgx-h100", "v2"), runtime: "runc", cgroup: "v2"}
