@@ -60,8 +60,8 @@ type Node interface {
 	Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (edits.Edits, []edits.Removal, error)
 	// Release releases a lease. A lease that does not exist is not an error.
 	Release(ctx context.Context, id string) error
-	// NoteRuntimeRoot remembers a state directory of a runtime, in which containers are found again if the
-	// ledger is lost.
+	// NoteRuntimeRoot remembers a state directory of a runtime, in which running containers are found. Those
+	// whose spec names a lease are found again if the ledger is lost.
 	NoteRuntimeRoot(root string)
 	// LogRemovals writes an event to the event log.
 	LogRemovals(event, lease string, owner ledger.Owner, removed []edits.Removal)

@@ -171,8 +171,8 @@ func TestOneLease(t *testing.T) {
 	})
 }
 
-// TestNotesRuntimeRoot: the hook notes the state directory of the runtime, where the container is found again if the ledger is
-// lost.
+// TestNotesRuntimeRoot: the hook notes the state directory of the runtime, in which the guard and berth repair search for
+// containers.
 func TestNotesRuntimeRoot(t *testing.T) {
 	eachWorld(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
