@@ -254,6 +254,17 @@ func (n *Node) listOccupied(ctx context.Context, inv gpu.Inventory) (all []gpu.O
 	return all, nil
 }
 
+// removeAdopted removes processes from the lists of devices in use.
+func removeAdopted(occupied []gpu.Occupied, adopts func(pid int) bool) (rest []gpu.Occupied) {
+	for _, o := range occupied {
+		o.By = slices.DeleteFunc(slices.Clone(o.By), func(p gpu.Process) bool { return adopts(p.PID) })
+		if len(o.By) > 0 {
+			rest = append(rest, o)
+		}
+	}
+	return rest
+}
+
 func countLeftover(found map[string][]gpu.Process) (count int) {
 	for _, all := range found {
 		for _, p := range all {

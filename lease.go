@@ -25,6 +25,12 @@ func (n *Node) NoteRuntimeRoot(root string) { _ = runtimestate.Note(n.config.run
 // Acquire leases all devices of the request, or none. It sets ask.Inventory, ask.Renew and ask.Stale.
 // A request that policy doesn't allow is an error that Is [ErrForbidden].
 func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
+	return n.acquire(ctx, ask, nil)
+}
+
+// acquire is Acquire for a holder that uses devices already: the processes for which adopts is true don't keep a device
+// from being leased.
+func (n *Node) acquire(ctx context.Context, ask ledger.Ask, adopts func(pid int) bool) (ledger.Lease, error) {
 	if err := n.config.Policy.checkRequest(ask.Request); err != nil {
 		return ledger.Lease{}, err
 	}
@@ -37,6 +43,9 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 	look := func(ctx context.Context) (gpu.Inventory, error) {
 		processes = versionOf(n.config.processesPath())
 		inv, err := n.inventoryFor(ctx, ask.Request)
+		if adopts != nil {
+			inv.Occupied = removeAdopted(inv.Occupied, adopts)
+		}
 		if err == nil {
 			err = n.CheckLedger()
 		}

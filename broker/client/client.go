@@ -40,13 +40,30 @@ const restartTime = 5 * time.Second
 // and when what it waits for changes. If the broker is killed, Acquire asks the next one, and the request keeps
 // its place in the queue. The errors are those of [berth.Node.Acquire], ErrNoBroker, ErrLost, and *protocol.Error.
 func (c Client) Acquire(ctx context.Context, a protocol.Acquire, waiting func(ledger.BusyError)) (granted protocol.Granted, err error) {
+	return c.askForLease(ctx, a.WaitSeconds, func(wait float64) protocol.Request {
+		a.WaitSeconds = wait
+		return protocol.Request{Acquire: &a}
+	}, waiting)
+}
+
+// Adopt is Acquire for a running process of the caller's user.
+func (c Client) Adopt(ctx context.Context, a protocol.Adopt, waiting func(ledger.BusyError)) (granted protocol.Granted, err error) {
+	return c.askForLease(ctx, a.WaitSeconds, func(wait float64) protocol.Request {
+		a.WaitSeconds = wait
+		return protocol.Request{Adopt: &a}
+	}, waiting)
+}
+
+// askForLease sends the request that ask returns, until a broker has answered it. wait is how many seconds the request waits
+// altogether; ask gets what is left of it.
+func (c Client) askForLease(ctx context.Context, wait float64, ask func(wait float64) protocol.Request, waiting func(ledger.BusyError)) (granted protocol.Granted, err error) {
 	started, lost := time.Now(), time.Time{}
 	for {
-		ask := a
-		if ask.WaitSeconds > 0 { // what is left of it
-			ask.WaitSeconds = max(ask.WaitSeconds-time.Since(started).Seconds(), 0.001)
+		left := wait
+		if left > 0 {
+			left = max(left-time.Since(started).Seconds(), 0.001)
 		}
-		err := c.exchange(ctx, protocol.Request{Acquire: &ask}, func(r protocol.Reply) bool {
+		err := c.exchange(ctx, ask(left), func(r protocol.Reply) bool {
 			switch {
 			case r.Waiting != nil:
 				lost = time.Time{}

@@ -35,6 +35,7 @@ const (
 type Request struct {
 	Version int      `json:"version"`
 	Acquire *Acquire `json:"acquire,omitempty"`
+	Adopt   *Adopt   `json:"adopt,omitempty"`
 	Release *Release `json:"release,omitempty"`
 	List    *List    `json:"list,omitempty"`
 }
@@ -56,12 +57,28 @@ type Acquire struct {
 const maxWait = 1e9
 
 // Wait returns WaitSeconds in the form of [ledger.Ask].
-func (a Acquire) Wait() time.Duration {
-	if a.WaitSeconds < 0 {
+func (a Acquire) Wait() time.Duration { return parseWait(a.WaitSeconds) }
+
+func parseWait(seconds float64) time.Duration {
+	if seconds < 0 {
 		return -1
 	}
-	return time.Duration(a.WaitSeconds * float64(time.Second))
+	return time.Duration(seconds * float64(time.Second))
 }
+
+// Adopt asks for a lease of a running process of the caller's user. The lease's cgroup gets that process, its
+// descendants, and everything that they start later. The calling process stays where it is unless it is the adopted one.
+type Adopt struct {
+	PID int `json:"pid"`
+	// Request is in the words of the request language. If the processes use devices already, the request must
+	// get these.
+	Request string `json:"request"`
+	// WaitSeconds is that of Acquire.
+	WaitSeconds float64 `json:"wait_seconds,omitempty"`
+}
+
+// Wait returns WaitSeconds in the form of [ledger.Ask].
+func (a Adopt) Wait() time.Duration { return parseWait(a.WaitSeconds) }
 
 // Release ends a lease of the caller's user. If its processes still run, they are killed with Force,
 // and without it the request is refused with the code CodeLive.
@@ -83,13 +100,15 @@ type Reply struct {
 	Error    *Error       `json:"error,omitempty"`
 }
 
-// Granted is a new lease. The caller is in its cgroup.
+// Granted is a new lease. The caller, or the adopted process, is in its cgroup.
 type Granted struct {
 	Lease ledger.Lease `json:"lease"`
 	// Environment has variables for the command, as "NAME=value".
 	Environment []string `json:"environment"`
 	// Remarks are for the user, such as that a device is in use by a process without a lease.
 	Remarks []string `json:"remarks,omitempty"`
+	// PIDs of the processes that are in the lease's cgroup, only after Adopt.
+	PIDs []int `json:"pids,omitempty"`
 }
 
 // Released says that the lease has ended.
@@ -203,15 +222,22 @@ func ParseRequest(line []byte) (Request, error) {
 		return Request{}, Errorf(CodeMessage, "the request can't be read: %v", err)
 	}
 	asked := 0
-	for _, set := range []bool{r.Acquire != nil, r.Release != nil, r.List != nil} {
+	for _, set := range []bool{r.Acquire != nil, r.Adopt != nil, r.Release != nil, r.List != nil} {
 		if set {
 			asked++
 		}
 	}
 	if asked != 1 {
-		return Request{}, Errorf(CodeMessage, "the request must have one of acquire, release and list, and has %d", asked)
+		return Request{}, Errorf(CodeMessage, "the request must have one of acquire, adopt, release and list, and has %d", asked)
 	}
-	if a := r.Acquire; a != nil && (math.IsNaN(a.WaitSeconds) || a.WaitSeconds > maxWait) {
+	var seconds float64
+	switch {
+	case r.Acquire != nil:
+		seconds = r.Acquire.WaitSeconds
+	case r.Adopt != nil:
+		seconds = r.Adopt.WaitSeconds
+	}
+	if math.IsNaN(seconds) || seconds > maxWait {
 		return Request{}, Errorf(CodeMessage, "wait_seconds is more than %.0f; a negative number waits for ever", maxWait)
 	}
 	return r, nil

@@ -21,17 +21,20 @@ func TestParseRequest(t *testing.T) {
 		want       Request
 		err        string
 	}{
-		{"acquire", `{"version":1,"acquire":{"request":"2","wait_seconds":-1,"command":"python x.py"}}`, Request{1, &Acquire{Request: "2", WaitSeconds: -1, Command: "python x.py"}, nil, nil}, ""},
-		{"release", `{"version":1,"release":{"lease":"0123456789ab","force":true}}`, Request{1, nil, &Release{"0123456789ab", true}, nil}, ""},
-		{"list", `{"version":1,"list":{}}`, Request{1, nil, nil, &List{}}, ""},
+		{"acquire", `{"version":1,"acquire":{"request":"2","wait_seconds":-1,"command":"python x.py"}}`, Request{Version: 1, Acquire: &Acquire{Request: "2", WaitSeconds: -1, Command: "python x.py"}}, ""},
+		{"adopt", `{"version":1,"adopt":{"pid":12,"request":"device=3","wait_seconds":2}}`, Request{Version: 1, Adopt: &Adopt{12, "device=3", 2}}, ""},
+		{"release", `{"version":1,"release":{"lease":"0123456789ab","force":true}}`, Request{Version: 1, Release: &Release{"0123456789ab", true}}, ""},
+		{"list", `{"version":1,"list":{}}`, Request{Version: 1, List: &List{}}, ""},
 		{"no JSON", `acquire 2`, Request{}, "the request is not a line of JSON: invalid character 'a' looking for beginning of value"},
 		{"no version", `{"list":{}}`, Request{}, "the request has no version"},
 		{"a later version", `{"version":2,"adopt":{"pid":12}}`, Request{}, "the request is of version 2, and this broker speaks version 1"},
 		{"an unknown field", `{"version":1,"acquire":{"request":"2","uid":0}}`, Request{}, `the request can't be read: json: unknown field "uid"`},
-		{"nothing", `{"version":1}`, Request{}, "the request must have one of acquire, release and list, and has 0"},
-		{"two", `{"version":1,"list":{},"release":{"lease":"a"}}`, Request{}, "the request must have one of acquire, release and list, and has 2"},
+		{"nothing", `{"version":1}`, Request{}, "the request must have one of acquire, adopt, release and list, and has 0"},
+		{"two", `{"version":1,"list":{},"release":{"lease":"a"}}`, Request{}, "the request must have one of acquire, adopt, release and list, and has 2"},
 		{"another type", `{"version":1,"release":{"lease":7}}`, Request{}, "the request can't be read: json: cannot unmarshal number into Go struct field Release.release.lease of type string"},
 		{"more than a message", `{"version":1,"list":{}} {}`, Request{}, "the request is not a line of JSON: invalid character '{' after top-level value"},
+		{"too long a wait for a process", `{"version":1,"adopt":{"pid":1,"request":"2","wait_seconds":1e300}}`, Request{}, "wait_seconds is more than 1000000000; a negative number waits for ever"},
+		{"a pid that is no number", `{"version":1,"adopt":{"pid":"x"}}`, Request{}, "the request can't be read: json: cannot unmarshal string into Go struct field Adopt.adopt.pid of type int"},
 		{"too long a wait", `{"version":1,"acquire":{"request":"2","wait_seconds":1e300}}`, Request{}, "wait_seconds is more than 1000000000; a negative number waits for ever"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,19 +9,10 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/broker/protocol"
 	"github.com/berth-gpu/berth/gpu/request"
-	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/hostprocess"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
-
-// entryPoint of the leases that the broker takes: those of berth alloc.
-const entryPoint = "alloc"
-
-// isOwn reports whether a holder is a command of the user's. The uid of a container's lease is not that
-// of a person.
-func isOwn(o ledger.Owner, uid int) bool {
-	return o.UID == uid && o.EntryPoint == entryPoint && berth.IsCommandCgroup(o.Cgroup)
-}
 
 // acquire takes a lease for the caller, and moves it into the lease's cgroup.
 func (s *Server) acquire(ctx context.Context, c *caller, a protocol.Acquire) (*protocol.Granted, error) {
@@ -29,136 +20,90 @@ func (s *Server) acquire(ctx context.Context, c *caller, a protocol.Acquire) (*p
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeMessage, "%v", err)
 	}
-	tree := s.node.Cgroups()
-	if tree.Version != cgroup.V2 {
-		return nil, protocol.Errorf(protocol.CodeFailed, "leases without root need cgroup version 2 alone, and this machine has version 1: a user with a cgroup there could leave that of the lease")
+	return s.leaseProcess(ctx, c, berth.ProcessLease{
+		Process: c.Process, Name: a.Name, Command: a.Command, Request: wanted, Wait: a.Wait(),
+	})
+}
+
+// adopt takes a lease for a running process of the caller's user, and moves that process and its descendants.
+func (s *Server) adopt(ctx context.Context, c *caller, a protocol.Adopt) (*protocol.Granted, error) {
+	wanted, err := request.Parse(a.Request)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeMessage, "%v", err)
 	}
-	own, err := c.lookUp(s.proc, tree)
+	p, err := hostprocess.Open(a.PID, c.UID)
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.beginAsking(c)
+	defer p.Close()
+	if err := s.node.ProcessHost().CheckUserNamespace(p); err != nil {
+		return nil, err
+	}
+	name := s.node.ProcessHost().Name(p)
+	return s.leaseProcess(ctx, c, berth.ProcessLease{
+		Process: p, Tree: true, Skip: c.PID, Name: name, Command: name, Request: wanted, Wait: a.Wait(),
+	})
+}
+
+// leaseProcess takes a lease for a process of the caller's user.
+func (s *Server) leaseProcess(ctx context.Context, c *caller, p berth.ProcessLease) (*protocol.Granted, error) {
+	if s.node.Cgroups().Version != cgroup.V2 {
+		return nil, protocol.Errorf(protocol.CodeFailed, "leases without root need cgroup version 2 alone, and this machine has version 1: a user with a cgroup there could leave that of the lease")
+	}
+	for _, each := range []*hostprocess.Process{c.Process, p.Process} { // fills in what identifies them
+		if _, err := s.node.ProcessHost().Examine(each); err != nil {
+			return nil, err
+		}
+	}
+	done, err := s.beginAsking(p.Process)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	has, outer, err := s.findLeases(c, own)
-	switch {
-	case err != nil:
-		return nil, err
-	case has.ID != "" && has.Request != wanted.String():
-		return nil, protocol.Errorf(protocol.CodeCaller, "process %d has lease %s (%s) already; a child of it can take another", c.PID, has.ID, has.Request)
-	case has.ID != "": // an earlier broker was killed before its reply
-		if err := s.node.SyncDeviceGuard(ctx); err != nil {
-			return nil, err
-		}
-		return s.enterLease(ctx, c, has)
-	}
-	if a.Wait() != 0 {
-		leave, ok := s.enterOf(s.waiting, c.uid, maxWaiting)
+	if p.Wait != 0 {
+		leave, ok := s.enterOf(s.waiting, c.UID, maxWaiting)
 		if !ok {
-			return nil, protocol.Errorf(protocol.CodeLimit, "user %d has %d waiting requests, the most that are allowed", c.uid, maxWaiting)
+			return nil, protocol.Errorf(protocol.CodeLimit, "user %d has %d waiting requests, the most that are allowed", c.UID, maxWaiting)
 		}
 		defer leave()
 	}
-	group, err := s.node.CreateCommandCgroup(outer, c.PID)
-	if errors.Is(err, berth.ErrTooDeep) {
-		return nil, protocol.Errorf(protocol.CodeCaller, "process %d gets no lease: %v", c.PID, err)
+	p.Waiter = c.Process.Process
+	p.Waiting = func(b ledger.BusyError) {
+		busy := protocol.NewBusy(hideHolders(b, c.UID, s.show))
+		if sendReply(c.conn, protocol.Reply{Waiting: &busy}) != nil {
+			_ = c.conn.Close() // watchConnection notices; half a message may be sent
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	lease, err := s.node.Acquire(ctx, ledger.Ask{
-		Owner: ledger.Owner{
-			EntryPoint: entryPoint, Name: a.Name, Command: a.Command, Cgroup: group,
-			UID: c.uid, User: username.Find(c.uid), Process: c.Process,
-		},
-		Request: wanted, Wait: a.Wait(), Waiter: c.Process,
-		Waiting: func(b ledger.BusyError) {
-			busy := protocol.NewBusy(hideHolders(b, c.uid, s.show))
-			if sendReply(c.conn, protocol.Reply{Waiting: &busy}) != nil {
-				_ = c.conn.Close() // watchConnection notices; half a message may be sent
-			}
-		},
-	})
+	lease, moved, err := s.node.LeaseProcess(ctx, p)
 	if err != nil {
 		var busy *ledger.BusyError
 		if errors.As(err, &busy) {
-			hidden := hideHolders(*busy, c.uid, s.show)
+			hidden := hideHolders(*busy, c.UID, s.show)
 			err = &hidden
 		}
-		return nil, errors.Join(err, s.node.RemoveCommandCgroup(context.WithoutCancel(ctx), group))
+		return nil, err
 	}
-	return s.enterLease(ctx, c, lease)
-}
-
-// beginAsking refuses a second request of a process at the same time: with two leases, the process would
-// leave the cgroup of the first, and could keep its devices open.
-func (s *Server) beginAsking(c *caller) (done func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.asking[c.Process] {
-		return nil, protocol.Errorf(protocol.CodeCaller, "process %d asks already, by another connection", c.PID)
-	}
-	s.asking[c.Process] = true
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.asking, c.Process)
-	}, nil
-}
-
-// findLeases returns the lease that the caller has taken, and the cgroup of the innermost lease that the
-// caller's cgroup belongs to. A new lease's cgroup lies below that one: otherwise the caller could
-// leave the outer lease, and keep its devices open when it ends.
-func (s *Server) findLeases(c *caller, group string) (own ledger.Lease, outer string, err error) {
-	all, err := s.node.Leases()
-	if err != nil {
-		return own, "", err
-	}
-	for _, l := range all {
-		if l.Owner.Process == c.Process && isOwn(l.Owner, c.uid) {
-			own = l
-		}
-		if l.Owner.Cgroup == "" || !cgroup.IsWithin(group, l.Owner.Cgroup) {
-			continue
-		}
-		if !berth.IsCommandCgroup(l.Owner.Cgroup) {
-			return own, "", protocol.Errorf(protocol.CodeCaller, "process %d belongs to a container with a lease: leases are for processes of the host", c.PID)
-		}
-		if len(l.Owner.Cgroup) > len(outer) {
-			outer = l.Owner.Cgroup
-		}
-	}
-	return own, outer, nil
-}
-
-// enterLease moves the caller into the cgroup of its new lease. If that fails, the lease ends.
-func (s *Server) enterLease(ctx context.Context, c *caller, l ledger.Lease) (*protocol.Granted, error) {
-	err := context.Cause(ctx)
-	if err == nil {
-		err = c.moveInto(s.proc, s.node.Cgroups(), berth.CommandProcesses(l.Owner.Cgroup))
-	}
-	if err != nil {
-		return nil, errors.Join(err, s.withdrawLease(context.WithoutCancel(ctx), l))
-	}
-	if err := s.node.NoteLease(l); err != nil { // without it a lost ledger isn't rebuilt before the command has ended
-		s.log.Warn("note lease", "lease", l.ID, "error", err)
-	}
-	granted := &protocol.Granted{Lease: l, Environment: berth.CommandEnvironment(l)}
-	for _, o := range hideOccupied(s.node.FindOccupied(l.Devices), s.show) {
+	granted := &protocol.Granted{Lease: lease, Environment: berth.CommandEnvironment(lease), Remarks: moved.Remarks, PIDs: moved.PIDs}
+	for _, o := range hideOccupied(s.node.FindOccupied(lease.Devices), s.show) {
 		granted.Remarks = append(granted.Remarks, o.String())
 	}
 	return granted, nil
 }
 
-// withdrawLease ends a lease that the caller doesn't get, unless processes are in its cgroup.
-func (s *Server) withdrawLease(ctx context.Context, l ledger.Lease) error {
-	populated, err := s.node.Cgroups().Populated(l.Owner.Cgroup)
-	if err != nil || populated {
-		return err
+// beginAsking refuses a second request for a process at the same time: with two leases, the process would
+// leave the cgroup of the first, and could keep its devices open.
+func (s *Server) beginAsking(p *hostprocess.Process) (done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asking[p.Process] {
+		return nil, protocol.Errorf(protocol.CodeCaller, "process %d is getting a lease already, by another connection", p.PID)
 	}
-	return errors.Join(s.node.Release(ctx, l.ID), s.node.RemoveCommandCgroup(ctx, l.Owner.Cgroup))
+	s.asking[p.Process] = true
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.asking, p.Process)
+	}, nil
 }
 
 // releaseLease ends a lease of the user's.
@@ -171,8 +116,8 @@ func (s *Server) releaseLease(ctx context.Context, uid int, r protocol.Release) 
 		switch {
 		case l.ID != r.Lease:
 			continue
-		case !isOwn(l.Owner, uid):
-			return protocol.Errorf(protocol.CodeForbidden, "lease %s is not one that user %d has taken with berth alloc: only root can end it", l.ID, uid)
+		case !berth.IsCommandOf(l.Owner, uid):
+			return protocol.Errorf(protocol.CodeForbidden, "lease %s is not one that user %d has taken with berth alloc or berth adopt: only root can end it", l.ID, uid)
 		case r.Force:
 			err = s.node.Evict(ctx, l)
 		default:

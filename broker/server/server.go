@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/broker/protocol"
+	"github.com/berth-gpu/berth/isolation/hostprocess"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -38,7 +39,6 @@ const (
 // Server answers requests. Its methods may be called at once.
 type Server struct {
 	node *berth.Node
-	proc string // where procfs is mounted
 	show string // policy.show
 	log  *slog.Logger
 	// unusable is why every connection is refused, nil if none is.
@@ -48,7 +48,7 @@ type Server struct {
 	all         int        // connections
 	connections map[int]int
 	waiting     map[int]int
-	asking      map[ledger.Process]bool // processes with an acquire in progress
+	asking      map[ledger.Process]bool // processes for which a lease is being taken
 }
 
 // New returns a server for the machine that the configuration describes.
@@ -58,7 +58,7 @@ func New(c berth.Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		node: node, proc: c.GPUHost().ProcPath(), show: c.Policy.Show, log: log,
+		node: node, show: c.Policy.Show, log: log,
 		connections: map[int]int{}, waiting: map[int]int{}, asking: map[ledger.Process]bool{},
 	}, nil
 }
@@ -139,13 +139,13 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	if err := c.checkUserNamespace(s.proc); err != nil {
+	defer c.Close()
+	if err := s.node.ProcessHost().CheckUserNamespace(c.Process); err != nil {
 		return sendReply(conn, protocol.Reply{Error: errorMessage(err)})
 	}
-	leave, ok := s.enterOf(s.connections, c.uid, maxConnections)
+	leave, ok := s.enterOf(s.connections, c.UID, maxConnections)
 	if !ok {
-		return sendReply(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "user %d has %d connections to the broker, the most that are allowed", c.uid, maxConnections))})
+		return sendReply(conn, protocol.Reply{Error: errorMessage(protocol.Errorf(protocol.CodeLimit, "user %d has %d connections to the broker, the most that are allowed", c.UID, maxConnections))})
 	}
 	defer leave()
 	if err := conn.SetReadDeadline(time.Now().Add(messageTimeout)); err != nil {
@@ -175,7 +175,7 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 	}
 	err = sendReply(conn, reply)
 	if err != nil && reply.Granted != nil {
-		return errors.Join(err, s.withdrawLease(context.WithoutCancel(ctx), reply.Granted.Lease))
+		return errors.Join(err, s.node.WithdrawLease(context.WithoutCancel(ctx), reply.Granted.Lease))
 	}
 	return err
 }
@@ -202,11 +202,13 @@ func (s *Server) serveRequest(ctx context.Context, c *caller, r protocol.Request
 	switch {
 	case r.Acquire != nil:
 		reply.Granted, err = s.acquire(ctx, c, *r.Acquire)
+	case r.Adopt != nil:
+		reply.Granted, err = s.adopt(ctx, c, *r.Adopt)
 	case r.Release != nil:
-		reply.Released, err = &protocol.Released{}, s.releaseLease(ctx, c.uid, *r.Release)
+		reply.Released, err = &protocol.Released{}, s.releaseLease(ctx, c.UID, *r.Release)
 	default:
 		view, verr := s.node.View()
-		view = hideOthers(view, c.uid, s.show)
+		view = hideOthers(view, c.UID, s.show)
 		reply.View, err = &view, verr
 	}
 	var sent *protocol.Error
@@ -228,8 +230,11 @@ func sendReply(conn *net.UnixConn, r protocol.Reply) error {
 // errorMessage returns the message for an error, on one line.
 func errorMessage(err error) *protocol.Error {
 	m := &protocol.Error{Code: protocol.CodeOf(err), Message: strings.Join(strings.Fields(err.Error()), " ")}
-	if errors.Is(err, berth.ErrForbidden) {
+	switch {
+	case errors.Is(err, berth.ErrForbidden):
 		m.Code = protocol.CodeForbidden
+	case errors.Is(err, hostprocess.ErrRefused), errors.Is(err, berth.ErrTooDeep):
+		m.Code = protocol.CodeCaller
 	}
 	var busy *ledger.BusyError
 	if errors.As(err, &busy) {

@@ -20,7 +20,7 @@ func hideOthers(v ledger.View, uid int, show string) ledger.View {
 	v.Leases, v.Queue = slices.Clone(v.Leases), slices.Clone(v.Queue)
 	for i := range v.Leases {
 		l := &v.Leases[i]
-		if show == "none" && !isOwn(l.Owner, uid) {
+		if show == "none" && !berth.IsCommandOf(l.Owner, uid) {
 			l.Note = ""
 		}
 		l.Lease = hideHolder(l.Lease, uid, show)
@@ -36,7 +36,7 @@ func hideOthers(v ledger.View, uid int, show string) ledger.View {
 // hideHolder removes from a lease what policy.show doesn't show to a user.
 func hideHolder(l ledger.Lease, uid int, show string) ledger.Lease {
 	switch {
-	case show == "all", isOwn(l.Owner, uid):
+	case show == "all", berth.IsCommandOf(l.Owner, uid):
 	case show == "none":
 		l = ledger.Lease{State: l.State, Devices: l.Devices, Owner: ledger.Owner{UID: -1}}
 	default:

@@ -44,6 +44,11 @@ func examples() map[string][]example {
 			{"berth alloc 2 ./train.sh", "run a command of the host with two GPUs"},
 			{"berth alloc --wait=10m h100:4 bash", "a shell with four H100s; wait up to ten minutes for them"},
 		},
+		"adopt": {
+			{"berth adopt 4711", "give a running process the lease of the GPUs that it uses"},
+			{"berth adopt 4711 2", "give it two GPUs"},
+			{"berth adopt --export $$ 1", "give this shell a GPU, and print what it has to eval"},
+		},
 		"pull": {{"berth pull nvcr.io/nvidia/pytorch:24.01-py3", "copy an image from its registry"}},
 		"login": {
 			{"berth login nvcr.io", "ask for user name and password, and store them"},

@@ -94,7 +94,7 @@ func newApp() *cli.App {
 		}, backend.EngineFlags()...),
 		Commands: addExamples(examples(), "", hideHelpVerbs([]*cli.Command{
 			run.Command(), task.PsCommand(), run.RendezvousCommand(), task.ExecCommand(), task.StopCommand(), task.KillCommand(), task.WaitCommand(), task.RmCommand(),
-			task.LogsCommand(), task.AttachCommand(), task.InspectCommand(), task.StatsCommand(), lease.AllocCommand(),
+			task.LogsCommand(), task.AttachCommand(), task.InspectCommand(), task.StatsCommand(), lease.AllocCommand(), lease.AdoptCommand(),
 			images.PullCommand(), images.LoginCommand(), images.LogoutCommand(), images.ListCommand(), images.RmiCommand(), images.PruneCommand(), images.SystemCommand(),
 			node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
 			setup.CDICommand(), node.DiscoverCommand(), lease.RepairCommand(),

@@ -61,6 +61,30 @@ func NamespaceOf(proc string, pid int, kind string) (uint64, error) {
 	return st.Ino, nil
 }
 
+// HasRun reports whether a process has run on a CPU. A process that is being forked hasn't, and is visible in /proc before
+// the kernel has put it into its parent's cgroup: until then it seems to be in the root. So its cgroup counts only if it is read
+// after HasRun has returned true. It is true if that can't be determined, and may be false for a process that was never taken
+// from its CPU yet.
+// Source: kernel/fork.c, where copy_process attaches the pid before it calls cgroup_post_fork; proc_pid_status(5).
+func HasRun(proc string, pid int) bool {
+	status, err := smallfile.Read(filepath.Join(proc, strconv.Itoa(pid), "status"), maxStatus)
+	return err != nil || hasRun(string(status))
+}
+
+func hasRun(status string) bool {
+	counted := false
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "voluntary_ctxt_switches" && name != "nonvoluntary_ctxt_switches" {
+			continue
+		}
+		if counted = true; strings.TrimSpace(value) != "0" {
+			return true
+		}
+	}
+	return !counted
+}
+
 // Stopped reports whether a process is stopped by a signal, or traced.
 func Stopped(proc string, pid int) bool {
 	fields, err := readFields(proc, pid)

@@ -34,6 +34,26 @@ func TestStart(t *testing.T) {
 	}
 }
 
+func TestHasRun(t *testing.T) {
+	if !HasRun("/proc", os.Getpid()) || !HasRun("/proc", 1<<30) {
+		t.Error("this process has run, and nothing is known of one that doesn't exist")
+	}
+	for _, c := range []struct {
+		name, status string
+		want         bool
+	}{
+		{"just forked", "Name:\tsh\nvoluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n", false},
+		{"has waited", "Name:\tsh\nvoluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t0\n", true},
+		{"was interrupted", "voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t1\n", true},
+		{"a name that looks like a field", "Name:\tvoluntary_ctxt_switches: 3\nvoluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n", false},
+		{"nothing", "", true},
+	} {
+		if got := hasRun(c.status); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
 func TestStartOfOddFiles(t *testing.T) {
 	tests := []struct {
 		name, stat string

@@ -112,7 +112,7 @@ _berth() {
 	esac
 	case $verb,$cur in
 	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --engine --containerd-address --help -h --version -v' -- "$cur") ;;
-	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull login logout images rmi prune system gpus topo leases release cdi discover repair setup guard doctor info version' -- "$cur") ;;
+	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc adopt pull login logout images rmi prune system gpus topo leases release cdi discover repair setup guard doctor info version' -- "$cur") ;;
 	system,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	system,*) mapfile -t COMPREPLY < <(compgen -W 'df prune' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -144,6 +144,7 @@ _berth() {
 	stats,*) mapfile -t COMPREPLY < <(compgen -W "$(berth stats --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	alloc,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --help -h' -- "$cur") ;;
 	alloc,*) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur") ;;
+	adopt,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --export --json --help -h' -- "$cur") ;;
 	pull,-*) mapfile -t COMPREPLY < <(compgen -W '--platform --quiet -q --help -h' -- "$cur") ;;
 	login,-*) mapfile -t COMPREPLY < <(compgen -W '--username -u --password -p --password-stdin --help -h' -- "$cur") ;;
 	logout,-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;

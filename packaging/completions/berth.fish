@@ -151,6 +151,12 @@ complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l help -s h -d 'sho
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'alloc' -d 'run a command of the host with a lease'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l wait -d 'wait in the queue until the devices are free, or with --wait=DURATION at most that long'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l no-wait -d 'fail at once when they are busy (the default)'
+complete -c berth -n '__fish_seen_subcommand_from adopt' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'adopt' -d 'give a lease to a process that runs already'
+complete -c berth -n '__fish_seen_subcommand_from adopt' -f -l wait -d 'wait in the queue until the devices are free, or with --wait=DURATION at most that long'
+complete -c berth -n '__fish_seen_subcommand_from adopt' -f -l no-wait -d 'fail at once when they are busy (the default)'
+complete -c berth -n '__fish_seen_subcommand_from adopt' -f -l export -d 'print shell commands that export the lease\'s environment variables'
+complete -c berth -n '__fish_seen_subcommand_from adopt' -f -l json -d 'print the lease as JSON'
 complete -c berth -n '__fish_seen_subcommand_from pull' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'pull' -d 'pull images from registries'
 complete -c berth -n '__fish_seen_subcommand_from pull' -f -l platform -r -d 'an image for OS/ARCH, such as linux/arm64, instead of this machine\'s'
@@ -322,6 +328,7 @@ complete -c berth -n '__fish_seen_subcommand_from attach' -f
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f
 complete -c berth -n '__fish_seen_subcommand_from stats' -f
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f
+complete -c berth -n '__fish_seen_subcommand_from adopt' -f
 complete -c berth -n '__fish_seen_subcommand_from pull' -f
 complete -c berth -n '__fish_seen_subcommand_from login' -f
 complete -c berth -n '__fish_seen_subcommand_from logout' -f

@@ -55,6 +55,36 @@ func TestGPUInUseOutside(t *testing.T) {
 	s.Do(t, s.Berth, "alloc", "4", "--", "true")
 }
 
+// A process that computes without a lease is adopted: by default with the GPUs that it uses.
+func TestAdoptWhatComputes(t *testing.T) {
+	s := startGPUServer(t, "l40s-pcie")
+	pid, end := s.compute(t, "2")
+	_, endOther := s.compute(t, "3")
+	number := strconv.Itoa(pid)
+	s.Do(t, s.Berth, "discover", "--if-stale", "--processes") // as the timer does
+	s.fails(t, []string{"adopt", number, "device=1"}, 1, fmt.Sprintf("process %d uses GPU 2, which isn't among those of request device=1", pid))
+	s.fails(t, []string{"adopt", number, "2,3"}, 75, "GPU 3 in use by")
+	if got := s.Leases(t); len(got) > 0 {
+		t.Errorf("left over: %+v", got)
+	}
+	said := s.berth(t, "adopt", number)
+	lease := s.Leases(t)[0]
+	if want := lease.ID + ": GPU 2 for 1 process\n"; said.Code != 0 || said.Out != want || said.Err != "" {
+		t.Errorf("%+v, want %q", said, want)
+	}
+	if again := s.berth(t, "adopt", number); again != said {
+		t.Errorf("again: %+v", again)
+	}
+	if g := s.gpus(t); g[2].State != "leased" || g[3].State != "in use" {
+		t.Errorf("berth gpus says %+v", g)
+	}
+	s.fails(t, []string{"alloc", "device=2", "--", "true"}, 75, "")
+	end()
+	s.Do(t, s.Berth, "alloc", "--wait=1m", "device=2", "--", "true")
+	endOther()
+	s.Do(t, s.Berth, "alloc", "4", "--", "true")
+}
+
 // Processes of a task with a lease are none of others, wherever they compute.
 func TestProcessesOfTasksDoNotOccupy(t *testing.T) {
 	s := startGPUServer(t, "l40s-pcie")
