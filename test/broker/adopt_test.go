@@ -84,8 +84,10 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("leases: %s", got)
 		}
 		n.wantSaid("once more", n.adopt(who, "--json", strconv.Itoa(j.pid), "2"), rig.Said{Out: n.adopt(who, "--json", strconv.Itoa(j.pid), "2").Out})
-		n.wantSaid("another request", n.adopt(who, strconv.Itoa(j.pid), "1"), rig.Said{Code: 1,
-			Err: fmt.Sprintf("berth: process %d has lease %s (2) already; a child of it can take another\n", j.pid, lease.ID)})
+		n.wantSaid("another request", n.adopt(who, strconv.Itoa(j.pid), "1"), rig.Said{
+			Code: 1,
+			Err:  fmt.Sprintf("berth: process %d has lease %s (2) already; a child of it can take another\n", j.pid, lease.ID),
+		})
 		n.wantSaid("release", n.run(alice, n.Berth, "release", "--force", lease.ID), rig.Said{Out: "released " + lease.ID + ": GPU 0,1\n"})
 		n.waitForLeases(0)
 	}
