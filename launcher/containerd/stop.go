@@ -24,9 +24,6 @@ import (
 // killTimeout is how long a killed task may take to end.
 const killTimeout = 30 * time.Second
 
-// thawInterval is how often the cgroups of a killed task are thawed.
-const thawInterval = 50 * time.Millisecond
-
 // Signal sends a signal to a task's first process, as control.Signal does.
 func (e *Engine) Signal(ctx context.Context, t tasks.Task, sig syscall.Signal) error {
 	ctx = withNamespace(ctx)
@@ -118,7 +115,7 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	}
 	for last := time.Now().Add(killTimeout); time.Now().Before(last); {
 		tree.Thaw(t.Cgroup) // the task can freeze itself again
-		if done, err := waitExit(ctx, ended, thawInterval); done || err != nil {
+		if done, err := waitExit(ctx, ended, supervise.ThawInterval); done || err != nil {
 			return err
 		}
 	}

@@ -60,14 +60,14 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 	var abandonedFor syscall.Signal
 	asked := false
 	why = supervise.Life{
-		Thaw: e.newThawFunc(p, func() bool {
+		Thaw: e.newThawFunc(p), Killed: func() bool {
 			select {
 			case <-started:
 				return target.Killed()
 			default:
 				return false
 			}
-		}),
+		},
 		Terms: terms, Ended: ended, Signals: s.C, Stop: broken,
 		Resized: s.Resized, Resize: func() { p.io.resizeTerminal(ctx, p) },
 		Send: func(sig syscall.Signal) bool {
@@ -112,7 +112,7 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 
 // newThawFunc returns supervise.Life.Thaw for the first process of a container. For a command in a container it
 // returns nil: the task's other processes may be frozen for a purpose.
-func (e *Engine) newThawFunc(p supervised, killed func() bool) func() bool {
+func (e *Engine) newThawFunc(p supervised) func() {
 	task, ok := p.Process.(client.Task)
 	if !ok {
 		return nil
@@ -125,11 +125,5 @@ func (e *Engine) newThawFunc(p supervised, killed func() bool) func() bool {
 	if err != nil {
 		return nil
 	}
-	return func() bool {
-		if !killed() {
-			return false
-		}
-		tree.Thaw(rec.Cgroup)
-		return true
-	}
+	return func() { tree.Thaw(rec.Cgroup) }
 }

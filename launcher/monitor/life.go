@@ -164,14 +164,8 @@ func (m *monitor) sendSignal(sig syscall.Signal) bool {
 	return true
 }
 
-// thawKilled implements supervise.Life.Thaw.
-func (m *monitor) thawKilled() bool {
-	if !m.init.Killed() {
-		return false
-	}
-	m.cgroups.Thaw(m.rec.Cgroup)
-	return true
-}
+// thaw implements supervise.Life.Thaw.
+func (m *monitor) thaw() { m.cgroups.Thaw(m.rec.Cgroup) }
 
 // superviseLife supervises the container's init until it has ended.
 func (m *monitor) superviseLife() tasks.Exit {
@@ -180,7 +174,7 @@ func (m *monitor) superviseLife() tasks.Exit {
 	}
 	why := supervise.Life{
 		Terms: supervise.TermsOf(m.rec, m.init.Age()),
-		Ended: m.initEnd.Done, Send: m.sendSignal, Thaw: m.thawKilled, Signals: m.server.signals, Stop: m.endRequests,
+		Ended: m.initEnd.Done, Send: m.sendSignal, Thaw: m.thaw, Killed: m.init.Killed, Signals: m.server.signals, Stop: m.endRequests,
 	}.Wait()
 	if why != "" {
 		m.ending, m.reason = true, why

@@ -150,7 +150,8 @@ func (w *loggedTask) waitForEnd() (code int, ended bool) {
 	end := w.init.Await()
 	supervise.Life{
 		Terms: supervise.TermsOf(w.rec, 0),
-		Ended: end.Done, Send: w.sendSignal, Thaw: w.thawKilled, Signals: w.server.signals,
+		Ended: end.Done, Send: w.sendSignal, Signals: w.server.signals,
+		Thaw: func() { w.cgroups.Thaw(w.rec.Cgroup) }, Killed: w.init.Killed,
 	}.Wait()
 	select {
 	case <-w.asked: // the shim may ask at the same time as the process ends
@@ -163,15 +164,6 @@ func (w *loggedTask) waitForEnd() (code int, ended bool) {
 
 func (w *loggedTask) sendSignal(sig syscall.Signal) bool {
 	_ = w.init.SendAsInit(sig) // the process may have ended
-	return true
-}
-
-// thawKilled implements supervise.Life.Thaw.
-func (w *loggedTask) thawKilled() bool {
-	if !w.init.Killed() {
-		return false
-	}
-	w.cgroups.Thaw(w.rec.Cgroup)
 	return true
 }
 

@@ -198,7 +198,7 @@ func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, er
 	stop := make(chan string, 1)
 	defer context.AfterFunc(ctx, func() { stop <- context.Cause(ctx).Error() })()
 	why := Life{
-		Terms: terms, Ended: ended, Send: c.send, Abandon: c.abandon, Thaw: c.thawKilled, Signals: s.C, Stop: stop,
+		Terms: terms, Ended: ended, Send: c.send, Abandon: c.abandon, Thaw: c.Thaw, Killed: c.killed, Signals: s.C, Stop: stop,
 		Resized: s.Resized, Resize: c.resize,
 	}.Wait()
 	defer c.process.Close()
@@ -268,15 +268,9 @@ func (c *Command) send(sig syscall.Signal) bool {
 	return true
 }
 
-// thawKilled implements Life.Thaw. On cgroup version 1 a process that ends by itself is in no cgroup any more, so that send
+// killed implements Life.Killed. On cgroup version 1 a process that ends by itself is in no cgroup any more, so that send
 // doesn't find it, and if it is the first of a container it waits for the container's frozen processes.
-func (c *Command) thawKilled() bool {
-	if c.Thaw == nil || !c.process.Killed() && c.abandonedFor == 0 {
-		return false
-	}
-	c.Thaw()
-	return true
-}
+func (c *Command) killed() bool { return c.process.Killed() || c.abandonedFor != 0 }
 
 // abandon ends the runtime because of a signal that has found no process, or a frozen one.
 func (c *Command) abandon(sig syscall.Signal) {

@@ -82,10 +82,11 @@ type Life struct {
 	// a signal that is to end the process hasn't found it for absentGrace. nil if Send always returns
 	// true.
 	Abandon func(syscall.Signal)
-	// Thaw thaws the process's cgroups if the process was sent SIGKILL, and returns whether it was: on cgroup
-	// version 1 a frozen process doesn't end. It is called after each signal, and repeated while it returns
-	// true, because the task can freeze itself again. It may be nil.
-	Thaw func() bool
+	// Thaw thaws the process's cgroups (cgroup.Hierarchy.Thaw): on cgroup version 1 a frozen process doesn't
+	// end. Once Killed returns true, Thaw is called every ThawInterval, because the task can freeze itself
+	// again. Killed reports whether the process was sent SIGKILL. It isn't called if Thaw is nil.
+	Thaw   func()
+	Killed func() bool
 	// Signals are forwarded to the process.
 	Signals <-chan syscall.Signal
 	// Stop receives requests to stop the process, with the reason. Each request sends the stop signal
@@ -104,8 +105,8 @@ const retryInterval = 5 * time.Millisecond
 // take less.
 const absentGrace = time.Second
 
-// thawInterval is how often Wait calls Thaw.
-const thawInterval = 50 * time.Millisecond
+// ThawInterval is how often the cgroups of a killed process are thawed.
+const ThawInterval = 50 * time.Millisecond
 
 // Wait supervises the process until it has ended. why is the reason for stopping the process: a value
 // of Stop, TimeoutReason, or "" if the process wasn't stopped.
@@ -141,8 +142,9 @@ func (l Life) Wait() (why string) {
 		if len(pending) > 0 {
 			retry = time.After(retryInterval)
 		}
-		if l.Thaw != nil && l.Thaw() {
-			thaw = time.After(thawInterval)
+		if l.Thaw != nil && l.Killed() {
+			l.Thaw()
+			thaw = time.After(ThawInterval)
 		}
 		switch absent := slices.ContainsFunc(pending, isToEnd); {
 		case !absent:

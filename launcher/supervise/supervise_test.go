@@ -111,15 +111,15 @@ func TestLifeThaws(t *testing.T) {
 	signals <- unix.SIGTERM
 	Life{
 		Ended: ended, Signals: signals,
-		Send: func(sig syscall.Signal) bool { killed = sig == unix.SIGTERM; return true },
-		Thaw: func() bool {
-			if killed {
-				thawed++
+		Send:   func(sig syscall.Signal) bool { killed = sig == unix.SIGTERM; return true },
+		Killed: func() bool { return killed },
+		Thaw: func() {
+			if thawed++; !killed {
+				t.Error("thawed before it was killed")
 			}
 			if thawed == 3 {
 				close(ended)
 			}
-			return killed
 		},
 	}.Wait()
 	if thawed != 3 {
