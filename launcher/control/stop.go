@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"syscall"
 	"time"
 
@@ -21,7 +22,8 @@ import (
 const ForEver = 100 * 365 * 24 * time.Hour
 
 // Signal sends a signal to a task's first process, or to that of each rank of a gang. After SIGKILL or
-// the task's own stop signal the task isn't restarted.
+// the task's own stop signal the task isn't restarted. SIGKILL also ends a task that is frozen, on cgroup version 1 once
+// Signal has thawed it.
 func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Signal) error {
 	t, err := currentTask(ctx, store, t.ID)
 	if err != nil {
@@ -44,26 +46,59 @@ func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Si
 		}
 	}
 	if t.Gang != nil { // the gang's init only holds the ranks' namespaces
-		return signalRanks(store, t, sig)
+		return signalRanks(ctx, store, t, sig)
 	}
 	if err := sendSignal(store, t.Life.Init, sig); err != nil {
 		return fmt.Errorf("task %s: %w", t.Name, err)
 	}
-	return nil
+	if sig != unix.SIGKILL {
+		return nil
+	}
+	return awaitThawed(ctx, store, t, []tasks.Process{t.Life.Init})
 }
 
 // signalRanks sends a signal to the first process of each rank that runs.
-func signalRanks(store tasks.Store, g tasks.Task, sig syscall.Signal) error {
+func signalRanks(ctx context.Context, store tasks.Store, g tasks.Task, sig syscall.Signal) error {
 	all, err := store.Ranks(*g.Gang)
+	var signaled []tasks.Process
 	for _, t := range all {
 		if t.State != tasks.Running || t.Life == nil {
 			continue
 		}
+		signaled = append(signaled, t.Life.Init)
 		if e := sendSignal(store, t.Life.Init, sig); e != nil && !errors.Is(e, ErrNotRunning) {
 			err = errors.Join(err, fmt.Errorf("task %s: %w", t.Name, e))
 		}
 	}
+	if sig == unix.SIGKILL {
+		err = errors.Join(err, awaitThawed(ctx, store, g, signaled))
+	}
 	return err
+}
+
+// awaitThawed thaws the task's cgroups until its killed processes have ended. See [cgroup.Hierarchy.Thaw]: on cgroup
+// version 2 that isn't necessary, and awaitThawed doesn't wait.
+func awaitThawed(ctx context.Context, store tasks.Store, t tasks.Task, killed []tasks.Process) error {
+	cgroups, err := cgroup.Detect(t.CgroupMount)
+	if err != nil || cgroups.Version == cgroup.V2 {
+		return err
+	}
+	last := time.Now().Add(killTimeout)
+	for wait := time.Millisecond; slices.ContainsFunc(killed, store.Lives); wait = min(2*wait, supervise.ThawInterval) {
+		if time.Now().After(last) {
+			return unendedError(store, t)
+		}
+		cgroups.Thaw(t.FreezableCgroup())
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unendedError returns the error for a task whose killed processes haven't ended after killTimeout.
+func unendedError(store tasks.Store, t tasks.Task) error {
+	return fmt.Errorf("task %s: it was killed and hasn't ended after %v: %s", t.Name, killTimeout, cmp.Or(describeTracer(store, t), t.String()))
 }
 
 func stopSignal(t tasks.Task) syscall.Signal {
@@ -118,7 +153,7 @@ func (s stop) run(ctx context.Context, grace time.Duration) error {
 		case t.State == tasks.Stopping && ended.IsZero():
 			ended = time.Now()
 		case time.Now().After(last), !ended.IsZero() && time.Since(ended) > killTimeout:
-			return fmt.Errorf("task %s: it was killed and hasn't ended after %v: %s", s.name, killTimeout, cmp.Or(describeTracer(s.store, t), t.String()))
+			return unendedError(s.store, t)
 		}
 		if err := checkSupervisor(s.store, t); err != nil {
 			return err
@@ -191,7 +226,7 @@ func thawTask(t tasks.Task) error {
 	if err != nil {
 		return err
 	}
-	cgroups.Thaw(t.Cgroup)
+	cgroups.Thaw(t.FreezableCgroup())
 	return nil
 }
 

@@ -159,14 +159,21 @@ func (g *gang) endHolder() error {
 	return g.disconnectNetwork()
 }
 
-// awaitHolder waits until the holder is gone. The kernel kills all other processes of its PID
-// namespace before.
+// awaitHolder waits until the holder is gone, which was killed. The kernel kills all other processes of its PID
+// namespace before. A rank may have frozen the holder or any of these processes, see [cgroup.Hierarchy.Thaw].
 func (g *gang) awaitHolder() {
 	m := g.own
-	select {
-	case <-m.initEnd.Done:
-	case <-time.After(killTimeout):
-		m.logError(fmt.Errorf("process %d was killed and hasn't ended after %v", g.holder, killTimeout))
+	last := time.Now().Add(killTimeout)
+	for !m.initEnd.HasEnded() {
+		if time.Now().After(last) {
+			m.logError(fmt.Errorf("process %d was killed and hasn't ended after %v", g.holder, killTimeout))
+			break
+		}
+		m.thaw()
+		select {
+		case <-m.initEnd.Done:
+		case <-time.After(supervise.ThawInterval):
+		}
 	}
 	m.init.Close()
 	g.holder = 0

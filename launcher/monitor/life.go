@@ -165,7 +165,7 @@ func (m *monitor) sendSignal(sig syscall.Signal) bool {
 }
 
 // thaw implements supervise.Life.Thaw.
-func (m *monitor) thaw() { m.cgroups.Thaw(m.rec.Cgroup) }
+func (m *monitor) thaw() { m.cgroups.Thaw(m.rec.FreezableCgroup()) }
 
 // superviseLife supervises the container's init until it has ended.
 func (m *monitor) superviseLife() tasks.Exit {

@@ -104,6 +104,15 @@ func (r *Record) SetRemoved(removed []edits.Removal) {
 	}
 }
 
+// FreezableCgroup returns the cgroup that contains every cgroup in which the task's processes can be frozen by the task,
+// for cgroup.Hierarchy.Thaw. Ranks share a PID namespace, so a rank can move the processes of another one to its own cgroup.
+func (r Record) FreezableCgroup() string {
+	if r.Member != nil {
+		return filepath.Dir(r.Cgroup) // the gang's
+	}
+	return r.Cgroup
+}
+
 // MonitorsCgroup returns the cgroup of monitors, and of launchers that wait for devices. It is beside
 // the cgroups of the tasks.
 func (r Record) MonitorsCgroup() string { return filepath.Join(filepath.Dir(r.Cgroup), "monitors") }

@@ -29,21 +29,48 @@ func TestPausedHolder(t *testing.T) {
 }
 
 // TestFrozenTask: a task that has frozen itself in a cgroup of its own below its container's is
-// ended by stop and rm -f.
+// ended by stop, rm -f and kill.
 func TestFrozenTask(t *testing.T) {
 	t.Parallel()
 	n, err := shared.Start("one-gpu", "v1")
 	rig.Must(t, err)
 	const freeze = "mkdir /c && mount -t cgroup -o freezer none /c && mkdir /c/below && (sleep 1000 & echo $! >/c/below/cgroup.procs) && " +
 		"(echo $$ >/c/below/cgroup.procs; echo FROZEN >/c/below/freezer.state)"
-	for _, verb := range [][]string{{"stop", "-t", "1"}, {"rm", "-f"}} {
+	for _, verb := range [][]string{{"stop", "-t", "1"}, {"rm", "-f"}, {"kill"}} {
 		t.Run(verb[0], func(t *testing.T) {
 			id := strings.TrimSpace(n.Do(t, n.Berth, "run", "-d", "--gpus", "1", "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined",
 				rig.ImagePath(t, "busybox"), "sh", "-c", freeze))
 			n.Do(t, "sh", "-c", "until grep -q FROZEN /sys/fs/cgroup/freezer/berth/"+id[:12]+"/container/below/freezer.state; do sleep 0.01; done 2>/dev/null")
 			n.Do(t, n.Berth, append(verb, id)...)
-			if leases := n.Leases(t); len(leases) > 0 {
-				t.Errorf("%+v", leases)
+			rig.WaitUntil(t, "the GPU is free", func() bool { return len(n.Leases(t)) == 0 })
+		})
+	}
+}
+
+// TestFrozenGang: a rank has moved the other rank and the process that holds the gang's namespaces to a cgroup of its
+// own, and frozen it. The gang is ended by stop, rm -f, kill and its timeout.
+func TestFrozenGang(t *testing.T) {
+	t.Parallel()
+	n, err := shared.Start("dgx-h100", "v1")
+	rig.Must(t, err)
+	const freeze = "if [ $RANK = 1 ]; then exec sleep 1000; fi; mkdir /tmp/c && mount -t cgroup -o freezer none /tmp/c && mkdir /tmp/c/below && " +
+		"until pid=$(pidof sleep); do sleep 0.01; done; for p in 1 $pid; do echo $p >/tmp/c/below/cgroup.procs; done; " +
+		"echo FROZEN >/tmp/c/below/freezer.state; exec sleep 1000"
+	for _, verb := range [][]string{{"stop", "-t", "1"}, {"rm", "-f"}, {"kill"}, {}} {
+		name := strings.Join(append([]string{"frozen"}, verb[:min(1, len(verb))]...), "-")
+		t.Run(name, func(t *testing.T) {
+			words := []string{"run", "-d", "-n", "2", "--network", "none", "--gpus-per-rank", "1", "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined"}
+			if len(verb) == 0 {
+				words = append(words, "--timeout", "5", "--stop-timeout", "1")
+			}
+			id := strings.TrimSpace(n.Do(t, n.Berth, append(words, rig.ImagePath(t, "busybox"), "sh", "-c", freeze)...))
+			n.Do(t, "sh", "-c", "until cat $(find /sys/fs/cgroup/freezer/berth -path '*/below/freezer.state') | grep -q FROZEN; do sleep 0.01; done 2>/dev/null")
+			if len(verb) > 0 {
+				n.Do(t, n.Berth, append(verb, id)...)
+			}
+			rig.WaitUntil(t, "the GPUs are free", func() bool { return len(n.Leases(t)) == 0 })
+			if log := n.Run(t, n.Command(n.Berth, "logs", id)); strings.Contains(log.Out+log.Err, "hasn't ended") {
+				t.Errorf("%+v", log)
 			}
 		})
 	}
