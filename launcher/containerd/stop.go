@@ -39,13 +39,43 @@ func (e *Engine) Signal(ctx context.Context, t tasks.Task, sig syscall.Signal) e
 			return err
 		}
 	}
+	var ended <-chan client.ExitStatus
+	if sig == unix.SIGKILL {
+		if ended, err = task.Wait(ctx); err != nil {
+			return simplifyError(err)
+		}
+	}
 	if err := task.Kill(ctx, sig); err != nil {
 		if errdefs.IsNotFound(err) {
 			err = control.ErrNotRunning
 		}
 		return fmt.Errorf("task %s: %w", t.Name, simplifyError(err))
 	}
-	return nil
+	if sig != unix.SIGKILL {
+		return nil
+	}
+	tree, err := cgroup.Detect(e.Config.Host.Cgroup)
+	if err != nil || tree.Version == cgroup.V2 {
+		return err // the kernel ends frozen processes
+	}
+	return e.awaitThawed(ctx, t, tree, ended)
+}
+
+// awaitThawed thaws the cgroups of a killed task until the task has ended: it can freeze itself again.
+func (e *Engine) awaitThawed(ctx context.Context, t tasks.Task, tree cgroup.Hierarchy, ended <-chan client.ExitStatus) error {
+	for last := time.Now().Add(killTimeout); time.Now().Before(last); {
+		tree.Thaw(t.Cgroup)
+		if done, err := waitExit(ctx, ended, supervise.ThawInterval); done || err != nil {
+			return err
+		}
+	}
+	err := fmt.Errorf("task %s: it was killed and hasn't ended after %v", t.Name, killTimeout)
+	if pids, failed := tree.PIDs(t.Cgroup); failed == nil {
+		if traced := process.DescribeTracer(e.procPath(), pids); traced != "" {
+			err = fmt.Errorf("%w: %s", err, traced)
+		}
+	}
+	return err
 }
 
 // stopLabels returns the labels that tell containerd's restart monitor not to restart the task.
@@ -113,19 +143,7 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	if err != nil {
 		return err
 	}
-	for last := time.Now().Add(killTimeout); time.Now().Before(last); {
-		tree.Thaw(t.Cgroup) // the task can freeze itself again
-		if done, err := waitExit(ctx, ended, supervise.ThawInterval); done || err != nil {
-			return err
-		}
-	}
-	err = fmt.Errorf("task %s: it was killed and hasn't ended after %v", t.Name, killTimeout)
-	if pids, failed := tree.PIDs(t.Cgroup); failed == nil {
-		if traced := process.DescribeTracer(e.procPath(), pids); traced != "" {
-			err = fmt.Errorf("%w: %s", err, traced)
-		}
-	}
-	return err
+	return e.awaitThawed(ctx, t, tree, ended)
 }
 
 // waitExit waits for a task's end and returns whether it has ended. A negative timeout means for ever.

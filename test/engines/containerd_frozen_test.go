@@ -7,7 +7,7 @@ import (
 )
 
 // TestContainerdFrozenTask: a task that has frozen itself in a cgroup below its container's (cgroup version 1) is
-// ended by stop, rm -f and its timeout.
+// ended by stop, rm -f, kill and its timeout.
 func TestContainerdFrozenTask(t *testing.T) {
 	skipUnlessWanted(t)
 	t.Parallel() // on a host of its own
@@ -36,7 +36,7 @@ func TestContainerdFrozenTask(t *testing.T) {
 		}
 		c.run(t, c.line("rm", "-f", "frozen")...)
 	}
-	for _, verb := range [][]string{{"stop", "-t", "1"}, {"rm", "-f"}} {
+	for _, verb := range [][]string{{"stop", "-t", "1"}, {"rm", "-f"}, {"kill"}} {
 		t.Run(verb[0], func(t *testing.T) {
 			c.berth(t, task("-d")...)
 			untilFrozen(t)
