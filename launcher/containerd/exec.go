@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	client "github.com/containerd/containerd/v2/client"
@@ -88,7 +89,11 @@ const deleteTimeout = 500 * time.Millisecond
 func (e *Engine) runProcess(ctx context.Context, p client.Process, shim int, io *stdio, detach bool, s *supervise.Signals) (int, error) {
 	unused := false // the command has never run, or is to be undone
 	code, _, err := e.superviseProcess(ctx, supervised{
-		Process: p, io: io, detached: detach, send: (*supervise.Process).SendToCommand,
+		Process: p, io: io, detached: detach,
+		send: func(p *supervise.Process, sig syscall.Signal) bool {
+			frozen, _ := p.SendToCommand(sig, e.Config.Host.Cgroup) // it may have ended
+			return frozen
+		},
 		startError: func(err error) error {
 			unused = true
 			return ociruntime.BlameCommand(simplifyError(err))

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	runcopts "github.com/containerd/containerd/api/types/runc/options"
@@ -442,7 +443,11 @@ func (l *launch) runForeground(ctx context.Context, io *stdio, s *supervise.Sign
 	}
 	l.shim = l.openShim(int(l.task.Pid()))
 	p := supervised{
-		Process: l.task, io: io, send: (*supervise.Process).SendAsInit, startError: explainCreateError,
+		Process: l.task, io: io, startError: explainCreateError,
+		send: func(p *supervise.Process, sig syscall.Signal) bool {
+			_ = p.SendAsInit(sig) // it may have ended
+			return false
+		},
 	}
 	code, why, err := l.superviseProcess(context.WithoutCancel(ctx), p, s, supervise.TermsOf(l.rec, 0))
 	if err != nil {

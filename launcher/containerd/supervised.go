@@ -19,8 +19,9 @@ type supervised struct {
 	io *stdio
 	// detached means that the process is only started.
 	detached bool
-	// send is supervise.Process.SendAsInit or SendToCommand.
-	send func(*supervise.Process, syscall.Signal) error
+	// send calls supervise.Process.SendAsInit or SendToCommand. It returns true if the process, which is frozen, must not be
+	// waited for.
+	send func(*supervise.Process, syscall.Signal) bool
 	// startError explains why the process wasn't started.
 	startError func(error) error
 	// killRuntime kills the runtime that starts the process; nil if undoing the launch does.
@@ -58,6 +59,13 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 		status = <-exited
 	}()
 	var abandonedFor syscall.Signal
+	abandon := func(sig syscall.Signal) {
+		abandonedFor = sig
+		if p.killRuntime != nil {
+			p.killRuntime()
+		}
+		cancel()
+	}
 	asked := false
 	why = supervise.Life{
 		Thaw: e.newThawFunc(p), Killed: func() bool {
@@ -77,18 +85,12 @@ func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervis
 				return false
 			}
 			asked = asked || supervise.AsksToEnd(sig) || sig == unix.SIGKILL
-			if target != nil {
-				_ = p.send(target, sig) // the process may have ended
+			if target != nil && p.send(target, sig) {
+				abandon(sig)
 			}
 			return true
 		},
-		Abandon: func(sig syscall.Signal) {
-			abandonedFor = sig
-			if p.killRuntime != nil {
-				p.killRuntime()
-			}
-			cancel()
-		},
+		Abandon: abandon,
 	}.Wait()
 	defer target.Close()
 	switch {

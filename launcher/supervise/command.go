@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
@@ -61,7 +61,7 @@ type Command struct {
 	adopted      bool           // the runtime has ended, and the process is this one's child
 	asked        bool           // the process was sent a signal that asks it to end, or ends it
 	abandonedFor syscall.Signal // the signal for which abandon has ended the runtime, 0 without
-	frozen       chan struct{}  // gets a value when the process is left behind because it is frozen
+	leave        func()         // makes Wait return although the process has not ended
 	// before is the state of a terminal that the runtime makes raw, to be restored; nil
 	// without one.
 	before *unix.Termios
@@ -179,21 +179,16 @@ type Result struct {
 }
 
 // Wait supervises the process until it has ended. A frozen process that isn't a container's first is killed by the
-// second signal that asks it to end, and not waited for. When ctx ends, the process is stopped on the terms.
+// second signal that asks it to end, and not waited for (Process.SendToCommand). When ctx ends, the process is stopped on the terms.
 // An error means that the process was never started, or that its exit code is unknown. It Is
 // rootfs.ErrNotFound or rootfs.ErrCantInvoke if the command can't be run.
 func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, error) {
-	var exit error
+	var exit error // isn't read if the process was left
 	ended := make(chan struct{})
-	c.frozen = make(chan struct{}, 1)
-	waited := make(chan error, 1)
-	go func() { waited <- c.waitEnded() }()
+	c.leave = sync.OnceFunc(func() { close(ended) })
 	go func() {
-		defer close(ended)
-		select {
-		case exit = <-waited:
-		case <-c.frozen:
-		}
+		exit = c.waitEnded()
+		c.leave()
 	}()
 	stop := make(chan string, 1)
 	defer context.AfterFunc(ctx, func() { stop <- context.Cause(ctx).Error() })()
@@ -250,20 +245,12 @@ func (c *Command) send(sig syscall.Signal) bool {
 	if c.process.HasEnded() {
 		return false
 	}
-	again := c.asked && AsksToEnd(sig)
 	c.asked = c.asked || isToEnd(sig)
-	switch {
-	case c.AsInit:
+	if c.AsInit {
 		_ = c.process.SendAsInit(sig) // it may have ended meanwhile
-	case again && process.FrozenCgroup("/proc", c.CgroupMount, c.process.PID) != "":
-		_ = c.process.Send(unix.SIGKILL) // as before; on cgroup version 1 it ends once it is thawed
+	} else if frozen, _ := c.process.SendToCommand(sig, c.CgroupMount); frozen { // as before
 		c.abandon(sig)
-		select {
-		case c.frozen <- struct{}{}:
-		default: // Wait returns already
-		}
-	default:
-		_ = c.process.SendToCommand(sig) // as before
+		c.leave()
 	}
 	return true
 }

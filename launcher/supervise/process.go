@@ -27,7 +27,7 @@ type Process struct {
 	pidfd     *os.File // nil after Close
 	killed    bool
 	killedFor syscall.Signal
-	asked     bool // SendToCommand has sent a signal that asks to end, or SIGKILL
+	askedAt   time.Time // when SendToCommand last sent a signal that asks to end, or SIGKILL; zero before
 }
 
 // OpenProcess opens the process with this pid. proc is where procfs is mounted; "" means /proc.
@@ -102,21 +102,37 @@ func (p *Process) Send(sig syscall.Signal) error {
 	return nil
 }
 
+// repeatLimit is the longest time between two signals of which the second counts as a repetition of the first. A
+// command may have handled an older signal.
+const repeatLimit = 10 * time.Second
+
 // SendToCommand sends a signal to a command that was executed in a container. Any process of the task may
 // have stopped the command, and a signal that asks to end waits for that: SIGCONT follows it. Any process
-// may trace the command, and keep every signal but SIGKILL from it: the second signal that asks a traced
-// command to end is SIGKILL.
-func (p *Process) SendToCommand(sig syscall.Signal) error {
-	again := p.asked && AsksToEnd(sig)
-	p.asked = p.asked || isToEnd(sig)
-	if again && process.Traced(p.proc, p.PID) {
+// may trace the command, and keep every signal but SIGKILL from it, or have moved it to a frozen cgroup: the second
+// signal within repeatLimit that asks a traced or frozen command to end is SIGKILL. frozen then means that the caller must
+// not wait for the command: on cgroup version 1 it ends once it is thawed, which is left to the task, because its other
+// processes may be frozen for a purpose. cgroupMount is where cgroups are mounted; "" means /sys/fs/cgroup.
+func (p *Process) SendToCommand(sig syscall.Signal, cgroupMount string) (frozen bool, err error) {
+	again := p.asksAgain(sig)
+	frozen = again && process.FrozenCgroup(p.proc, cgroupMount, p.PID) != ""
+	if frozen || again && process.Traced(p.proc, p.PID) {
 		sig = unix.SIGKILL
 	}
-	err := p.Send(sig)
+	err = p.Send(sig)
 	if AsksToEnd(sig) && process.Stopped(p.proc, p.PID) {
 		err = errors.Join(err, p.Send(unix.SIGCONT))
 	}
-	return err
+	return frozen, err
+}
+
+// asksAgain reports whether a signal asks the process to end at most repeatLimit after the previous one did.
+func (p *Process) asksAgain(sig syscall.Signal) bool {
+	if !isToEnd(sig) {
+		return false
+	}
+	again := AsksToEnd(sig) && !p.askedAt.IsZero() && time.Since(p.askedAt) <= repeatLimit
+	p.askedAt = time.Now()
+	return again
 }
 
 // KillWithChildren kills the process, which must be an OCI runtime that starts a process in a container,

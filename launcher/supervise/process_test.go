@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"io"
 	"os/exec"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -109,5 +111,30 @@ func TestEndsByDefault(t *testing.T) {
 		if got := endsByDefault(sig); got != want {
 			t.Errorf("%v: %v", sig, got)
 		}
+	}
+}
+
+// Only a signal that follows another one within repeatLimit asks a command again: it may have handled an older one.
+func TestAsksAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		since time.Duration // the previous signal; 0 means none
+		sig   syscall.Signal
+		want  bool
+	}{
+		{"first", 0, unix.SIGINT, false},
+		{"soon", time.Second, unix.SIGINT, true},
+		{"later", repeatLimit + time.Second, unix.SIGINT, false},
+		{"a signal that doesn't ask", time.Second, unix.SIGUSR1, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &Process{}
+			if tt.since > 0 {
+				p.askedAt = time.Now().Add(-tt.since)
+			}
+			if got := p.asksAgain(tt.sig); got != tt.want {
+				t.Errorf("%v", got)
+			}
+		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // TestContainerdFrozenTask: a task that has frozen itself in a cgroup below its container's (cgroup version 1) is
-// ended by stop, rm -f, kill and its timeout.
+// ended by stop, rm -f, kill and its timeout. A frozen command of exec is ended by the second signal.
 func TestContainerdFrozenTask(t *testing.T) {
 	skipUnlessWanted(t)
 	t.Parallel() // on a host of its own
@@ -43,6 +43,18 @@ func TestContainerdFrozenTask(t *testing.T) {
 			ends(t, func() { c.berth(t, append(verb, "frozen")...) })
 		})
 	}
+	t.Run("exec", func(t *testing.T) {
+		c.berth(t, "run", "-d", "--name", "frozen", "--cap-add", "SYS_ADMIN", "--gpus", "1", c.image, "sh", "-c",
+			"mkdir -p /tmp/c && mount -t cgroup -o freezer none /tmp/c && mkdir /tmp/c/below && exec sleep 1000")
+		const twice = `"$@" & until cat $(find /sys/fs/cgroup/freezer/ -path '*/below/freezer.state') | grep -q FROZEN; do sleep 0.1; done
+			kill -TERM $!; sleep 0.5; kill -TERM $!; wait $!`
+		// The command freezes itself only once containerd has started it.
+		words := c.line("exec", "frozen", "sh", "-c", "until echo $$ >/tmp/c/below/cgroup.procs; do sleep 0.1; done; sleep 2; echo FROZEN >/tmp/c/below/freezer.state; exec sleep 1000")
+		if got := c.run(t, append([]string{"timeout", "20", "sh", "-c", twice, "sh"}, words[2:]...)...); got.code != 143 {
+			t.Errorf("%+v", got)
+		}
+		ends(t, func() { c.berth(t, "rm", "-f", "frozen") })
+	})
 	limits := []string{"--timeout", "3", "--stop-timeout", "1"}
 	t.Run("timeout", func(t *testing.T) {
 		c.berth(t, task(append(limits, "-d")...)...)
