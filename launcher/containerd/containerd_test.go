@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/google/go-cmp/cmp"
 
@@ -94,5 +96,22 @@ func TestCheckSocket(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// hungTask is a task whose shim doesn't answer.
+type hungTask struct{ client.Task }
+
+func (hungTask) Delete(ctx context.Context, _ ...client.ProcessDeleteOpts) (*client.ExitStatus, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// An undo that hangs ends, and says what removes the rest.
+func TestUndoOfHungTask(t *testing.T) {
+	l := &launch{task: hungTask{}, rec: tasks.Record{ID: "0123456789ab", Name: "train"}}
+	err := l.undo(t.Context(), time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "task train after 1ms") || !strings.Contains(err.Error(), "berth --engine containerd rm -f 0123456789ab removes them") {
+		t.Errorf("%v", err)
 	}
 }

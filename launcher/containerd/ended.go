@@ -111,7 +111,7 @@ func (e *Engine) eraseTask(ctx context.Context, t tasks.Task) error {
 	container, task, err := e.loadTask(ctx, t)
 	switch {
 	case errors.Is(err, tasks.ErrNotFound):
-		return e.removeTaskFiles(t.ID)
+		return e.removeTaskFiles(context.WithoutCancel(ctx), t.ID)
 	case container == nil:
 		return err
 	}
@@ -130,7 +130,7 @@ func (e *Engine) eraseTask(ctx context.Context, t tasks.Task) error {
 	if err := container.Delete(ctx, opts...); err != nil && !errdefs.IsNotFound(err) {
 		return simplifyError(err)
 	}
-	return e.removeTaskFiles(t.ID)
+	return e.removeTaskFiles(context.WithoutCancel(ctx), t.ID)
 }
 
 // runcRoot is the runtime's state directory for containers of Namespace.

@@ -244,7 +244,7 @@ func (e *Engine) removeLeftovers(ctx context.Context) error {
 		}
 		// The container may have been created since the list was read.
 		if _, gone := e.c.ContainerService().Get(ctx, id); errdefs.IsNotFound(gone) {
-			err = errors.Join(err, e.removeTaskFiles(id))
+			err = errors.Join(err, e.removeTaskFiles(context.WithoutCancel(ctx), id))
 		}
 		err = errors.Join(err, lock.Close())
 	}

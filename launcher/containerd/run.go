@@ -91,7 +91,7 @@ func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.
 	keep, stopEnding := false, func() {}
 	defer func() {
 		if !keep {
-			err = errors.Join(err, l.undo(context.WithoutCancel(ctx)))
+			err = errors.Join(err, l.undo(context.WithoutCancel(ctx), undoTimeout))
 		}
 		stopEnding()
 		l.shim.Close()
@@ -528,11 +528,28 @@ func (l *launch) awaitShimCleanup(ctx context.Context) bool {
 	return false
 }
 
-// undo removes the task, the container and the files that this launch has created.
-func (l *launch) undo(ctx context.Context) error {
+// undoTimeout is how long undo may take. containerd removes a container within seconds unless its shim or its runtime
+// hangs.
+const undoTimeout = 30 * time.Second
+
+// undo removes what this launch has created. It gives up after limit. The error then says what may be left, and
+// how it is removed.
+func (l *launch) undo(ctx context.Context, limit time.Duration) error {
 	if l.rec.ID == "" {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := l.removeCreated(ctx)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("containerd hasn't removed task %s after %v: its container, its files and its lease may be left; berth --engine containerd rm -f %s removes them: %w",
+			l.rec.Name, limit, l.rec.ID, err)
+	}
+	return err
+}
+
+// removeCreated removes the task, the container and the files that this launch has created.
+func (l *launch) removeCreated(ctx context.Context) error {
 	if l.task != nil {
 		if _, err := l.task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) && !l.awaitShimCleanup(ctx) {
 			return fmt.Errorf("remove task %s: %w", l.rec.ID, simplifyError(err))
@@ -543,7 +560,7 @@ func (l *launch) undo(ctx context.Context) error {
 			return fmt.Errorf("remove container %s: %w", l.rec.ID, simplifyError(err))
 		}
 	}
-	return l.removeTaskFiles(l.rec.ID)
+	return l.removeTaskFiles(ctx, l.rec.ID)
 }
 
 func (l *launch) unlock() error {
@@ -557,12 +574,12 @@ func (l *launch) unlock() error {
 
 // removeTaskFiles removes everything of a task outside containerd's container: a leftover container of
 // the runtime, the snapshot, the cgroup, the name and the directory.
-func (e *Engine) removeTaskFiles(id string) error {
+func (e *Engine) removeTaskFiles(ctx context.Context, id string) error {
 	path := "/berth/" + id
 	if r, err := e.store.Record(id); err == nil && r.Cgroup != "" {
 		path = r.Cgroup
 	}
-	ctx := withNamespace(context.Background())
+	ctx = withNamespace(ctx)
 	gone := e.runtime().Delete(ctx, id)
 	// A snapshot whose container was never created is protected by a lease of its creator for a day.
 	if err := e.c.SnapshotService(snapshotter).Remove(ctx, id); err != nil && !errdefs.IsNotFound(err) {
