@@ -65,7 +65,7 @@ func (t *task) checkPaths(c spec.Container, root *os.File) error {
 	if err != nil {
 		return err
 	}
-	s := rootfs.Search{Path: spec.Getenv(c, "PATH"), Dir: c.Dir, Programs: programs}
+	s := rootfs.Search{Path: spec.Getenv(c, "PATH"), Dir: c.Dir, Programs: programs, Execve: !t.o.Init}
 	for _, m := range c.Mounts {
 		s.Mounts = append(s.Mounts, rootfs.Mount{At: m.Destination, Source: m.Source})
 	}

@@ -71,6 +71,10 @@ func TestRunRefuses(t *testing.T) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
+		noProgram := filepath.Join(dir, "no-program")
+		if err := os.WriteFile(noProgram, []byte("no-such-command\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		tmpfs := func(dst string) []specs.Mount {
 			return []specs.Mount{{Destination: dst, Type: "tmpfs", Source: "tmpfs"}}
 		}
@@ -84,6 +88,7 @@ func TestRunRefuses(t *testing.T) {
 			{"path isn't there", func(j *job) { j.Command = []string{"/bin/nope"} }, 127, "/bin/nope"},
 			{"command is a directory", func(j *job) { j.Command = []string{"/etc"} }, 126, "is a directory"},
 			{"command isn't executable", func(j *job) { j.Command = []string{"/etc/../dev"} }, 126, "is a directory"},
+			{"command is no program", func(j *job) { j.Command, j.Volumes = []string{"/x"}, []string{noProgram + ":/x"} }, 126, "/x: exec format error: it is neither a program"},
 			{"no command at all", func(j *job) { j.Command = nil }, 127, "names no command"},
 			{"no such image", func(j *job) { j.Image = "/no/such/image" }, 125, "/no/such/image is no image: there is no such file"},
 			{"no image", func(j *job) { j.Image = empty }, 125, "is no image: neither an OCI layout nor a root file system"},

@@ -123,7 +123,7 @@ func (o ExecOptions) process(config string, root *os.File) (*specs.Process, erro
 	if err := errors.Join(spec.RejectProcfs(dir, p.Cwd), dir.Close()); err != nil {
 		return nil, err
 	}
-	return p, rootfs.FindCommand(root, p.Args[0], rootfs.Search{Path: lookupEnv(p.Env, "PATH"), Dir: p.Cwd})
+	return p, rootfs.FindCommand(root, p.Args[0], rootfs.Search{Path: lookupEnv(p.Env, "PATH"), Dir: p.Cwd, Execve: true})
 }
 
 // setUser sets the process's user. As for the container's own command, root gets all capabilities of

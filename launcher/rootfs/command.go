@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +41,9 @@ type Search struct {
 	// Programs are single files that will be mounted as well: paths on the host by paths in the
 	// container.
 	Programs map[string]string
+	// Execve means that the runtime executes the command by execve(2), which fails for a file that is neither an ELF file
+	// nor a script. Without it, as with --init, the command is executed by execvp(3), which then calls a shell.
+	Execve bool
 }
 
 // FindCommand returns an error that Is ErrNotFound or ErrCantInvoke if a command can't be executed in the
@@ -122,7 +127,10 @@ func (s finder) checkInterpreter(f *os.File, at string, scripts int) error {
 	defer r.Close() // it is only read
 	p := inspectProgram(r)
 	if p.foreign {
-		return fmt.Errorf("%w: %s is for another processor", ErrCantInvoke, at)
+		return fmt.Errorf("%w: %s: exec format error: it is for another processor than %s", ErrCantInvoke, at, runtime.GOARCH)
+	}
+	if p.unknown && s.Execve && !kernelKnowsOtherFormats() {
+		return fmt.Errorf("%w: %s: exec format error: it is neither a program for %s nor a script that begins with #! and an interpreter", ErrCantInvoke, at, runtime.GOARCH)
 	}
 	if p.interpreter == "" {
 		return nil
@@ -139,6 +147,14 @@ func (s finder) checkInterpreter(f *os.File, at string, scripts int) error {
 		return nil
 	}
 	return s.checkInterpreter(i, p.interpreter, scripts-1)
+}
+
+// kernelKnowsOtherFormats reports whether formats of programs are registered with the kernel (binfmt_misc), or can't be listed.
+func kernelKnowsOtherFormats() bool {
+	entries, err := os.ReadDir("/proc/sys/fs/binfmt_misc")
+	return err != nil && !errors.Is(err, fs.ErrNotExist) || slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return e.Name() != "register" && e.Name() != "status"
+	})
 }
 
 func (s finder) makeAbsolute(name string) string {

@@ -15,6 +15,7 @@ type program struct {
 	interpreter string // "" if it needs none
 	script      bool   // a script, whose interpreter may need an interpreter too
 	foreign     bool   // an ELF file for another processor
+	unknown     bool   // neither an ELF file nor a script with an interpreter
 }
 
 // maxInterpreter is the kernel's limit for the path of an interpreter, in bytes.
@@ -32,7 +33,11 @@ func inspectProgram(r io.ReaderAt) program {
 		if words := strings.Fields(string(line)); len(words) > 0 {
 			return program{interpreter: words[0], script: true}
 		}
-		return program{}
+		return program{unknown: true}
+	}
+	const elfHeader = 52 // bytes of the shorter header, of 32-bit files
+	if len(head) < elfHeader || !bytes.HasPrefix(head, []byte("\x7fELF")) {
+		return program{unknown: true}
 	}
 	return inspectELF(r, head)
 }
