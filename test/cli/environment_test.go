@@ -38,10 +38,10 @@ func TestConfiguration(t *testing.T) {
 		})
 	}
 	t.Run("missing", func(t *testing.T) {
-		n.as(t).berth("--config", "/no/such.toml", "gpus").fails(1, "berth: read configuration /no/such.toml: open /no/such.toml: no such file or directory")
+		n.as(t).berth("--config", "/no/such.toml", "gpus").fails(1, "berth: read configuration /no/such.toml: no such file or directory")
 	})
 	t.Run("missing, by environment", func(t *testing.T) {
-		n.as(t).sh("BERTH_CONFIG=/no/such.toml berth run IMAGE").fails(125, "berth: read configuration /no/such.toml: open /no/such.toml: no such file or directory")
+		n.as(t).sh("BERTH_CONFIG=/no/such.toml berth run IMAGE").fails(125, "berth: read configuration /no/such.toml: no such file or directory")
 	})
 	n.checkClean(t)
 }
