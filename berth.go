@@ -27,6 +27,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/guard"
+	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -38,6 +39,7 @@ type Node struct {
 	ledger  *ledger.Ledger
 	cgroups cgroup.Hierarchy
 	guard   guard.Guard
+	users   username.Finder
 
 	reading sync.Mutex
 	read    *snapshot.Snapshot // nil until the snapshot is needed

@@ -11,7 +11,6 @@ import (
 	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/hostprocess"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -38,6 +37,9 @@ type ProcessLease struct {
 	Waiter  ledger.Process
 	Waiting func(ledger.BusyError)
 }
+
+// FindUserName returns the name of a user, or the number of one without a name. Names are remembered for some minutes.
+func (n *Node) FindUserName(uid int) string { return n.users.Find(uid) }
 
 // ProcessHost returns where processes of the host are examined and moved.
 func (n *Node) ProcessHost() hostprocess.Host {
@@ -161,7 +163,7 @@ func (n *Node) acquireForProcess(ctx context.Context, p ProcessLease, outer stri
 	lease, err = n.acquire(ctx, ledger.Ask{
 		Owner: ledger.Owner{
 			EntryPoint: CommandEntryPoint, Name: p.Name, Command: p.Command, Cgroup: group,
-			UID: uid, User: username.Find(uid), Process: p.Process.Process,
+			UID: uid, User: n.users.Find(uid), Process: p.Process.Process,
 		},
 		Request: p.Request, Wait: p.Wait, Waiter: p.Waiter, Waiting: p.Waiting,
 	}, adopts)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/broker/protocol"
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/hostprocess"
@@ -16,9 +18,9 @@ import (
 
 // acquire takes a lease for the caller, and moves it into the lease's cgroup.
 func (s *Server) acquire(ctx context.Context, c *caller, a protocol.Acquire) (*protocol.Granted, error) {
-	wanted, err := request.Parse(a.Request)
+	wanted, err := parseRequest(a.Request)
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeMessage, "%v", err)
+		return nil, err
 	}
 	return s.leaseProcess(ctx, c, berth.ProcessLease{
 		Process: c.Process, Name: a.Name, Command: a.Command, Request: wanted, Wait: a.Wait(),
@@ -27,9 +29,9 @@ func (s *Server) acquire(ctx context.Context, c *caller, a protocol.Acquire) (*p
 
 // adopt takes a lease for a running process of the caller's user, and moves that process and its descendants.
 func (s *Server) adopt(ctx context.Context, c *caller, a protocol.Adopt) (*protocol.Granted, error) {
-	wanted, err := request.Parse(a.Request)
+	wanted, err := parseRequest(a.Request)
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeMessage, "%v", err)
+		return nil, err
 	}
 	p, err := hostprocess.Open(a.PID, c.UID)
 	if err != nil {
@@ -43,6 +45,35 @@ func (s *Server) adopt(ctx context.Context, c *caller, a protocol.Adopt) (*proto
 	return s.leaseProcess(ctx, c, berth.ProcessLease{
 		Process: p, Tree: true, Skip: c.PID, Name: name, Command: name, Request: wanted, Wait: a.Wait(),
 	})
+}
+
+func parseRequest(text string) (request.Request, error) {
+	if len(text) > maxRequest {
+		return request.Request{}, protocol.Errorf(protocol.CodeLimit, "the request has %d bytes, and a user's can have %d", len(text), maxRequest)
+	}
+	r, err := request.Parse(text)
+	if err != nil {
+		return r, protocol.Errorf(protocol.CodeMessage, "%v", err)
+	}
+	return r, nil
+}
+
+// checkNICLeases refuses another lease of a user who has too many that hold nothing but NICs.
+func (s *Server) checkNICLeases(uid int) error {
+	leases, err := s.node.Leases()
+	if err != nil {
+		return err
+	}
+	count := 0
+	for _, l := range leases {
+		if berth.IsCommandOf(l.Owner, uid) && !slices.ContainsFunc(l.Devices, func(d gpu.Device) bool { return !d.IsNIC() }) {
+			count++
+		}
+	}
+	if count >= maxNICLeases {
+		return protocol.Errorf(protocol.CodeLimit, "user %d has %d leases without a GPU, the most that are allowed", uid, count)
+	}
+	return nil
 }
 
 // leaseProcess takes a lease for a process of the caller's user.
@@ -67,9 +98,14 @@ func (s *Server) leaseProcess(ctx context.Context, c *caller, p berth.ProcessLea
 		}
 		defer leave()
 	}
+	if !p.Request.GPUs() {
+		if err := s.checkNICLeases(c.UID); err != nil {
+			return nil, err
+		}
+	}
 	p.Waiter = c.Process.Process
 	p.Waiting = func(b ledger.BusyError) {
-		busy := protocol.NewBusy(hideHolders(b, c.UID, s.show))
+		busy := protocol.NewBusy(s.viewer(c.UID).hideHolders(b))
 		if sendReply(c.conn, protocol.Reply{Waiting: &busy}) != nil {
 			_ = c.conn.Close() // watchConnection notices; half a message may be sent
 		}
@@ -78,7 +114,7 @@ func (s *Server) leaseProcess(ctx context.Context, c *caller, p berth.ProcessLea
 	if err != nil {
 		var busy *ledger.BusyError
 		if errors.As(err, &busy) {
-			hidden := hideHolders(*busy, c.UID, s.show)
+			hidden := s.viewer(c.UID).hideHolders(*busy)
 			err = &hidden
 		}
 		return nil, err

@@ -36,6 +36,13 @@ const (
 	messageTimeout = 5 * time.Second
 )
 
+// Limits on what one user puts into the ledger, whose size is limited: the leases that hold nothing but NICs, of which there
+// may be any number as long as NICs are shared, and the length of a request in bytes.
+const (
+	maxNICLeases = 32
+	maxRequest   = 2048
+)
+
 // Server answers requests. Its methods may be called at once.
 type Server struct {
 	node *berth.Node
@@ -208,7 +215,7 @@ func (s *Server) serveRequest(ctx context.Context, c *caller, r protocol.Request
 		reply.Released, err = &protocol.Released{}, s.releaseLease(ctx, c.UID, *r.Release)
 	default:
 		view, verr := s.node.View()
-		view = hideOthers(view, c.UID, s.show)
+		view = s.viewer(c.UID).hideOthers(view)
 		reply.View, err = &view, verr
 	}
 	var sent *protocol.Error

@@ -7,42 +7,51 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// hideOthers removes from a view what policy.show doesn't show to a user. It is pure but for the names
-// of users.
-func hideOthers(v ledger.View, uid int, show string) ledger.View {
-	if show == "all" {
+// viewer is a user to whom leases are shown, as far as policy.show allows.
+type viewer struct {
+	uid  int
+	show string
+	// findName returns the name of a user.
+	findName func(uid int) string
+}
+
+// viewer returns a user of this server.
+func (s *Server) viewer(uid int) viewer { return viewer{uid, s.show, s.node.FindUserName} }
+
+// hideOthers removes from a view what the user isn't shown.
+func (u viewer) hideOthers(v ledger.View) ledger.View {
+	if u.show == "all" {
 		return v
 	}
 	v.Leases, v.Queue = slices.Clone(v.Leases), slices.Clone(v.Queue)
 	for i := range v.Leases {
 		l := &v.Leases[i]
-		if show == "none" && !berth.IsCommandOf(l.Owner, uid) {
+		if u.show == "none" && !berth.IsCommandOf(l.Owner, u.uid) {
 			l.Note = ""
 		}
-		l.Lease = hideHolder(l.Lease, uid, show)
+		l.Lease = u.hideHolder(l.Lease)
 	}
 	for i := range v.Queue {
 		w := &v.Queue[i]
-		l := hideHolder(ledger.Lease{ID: w.ID, Request: w.Request, Owner: w.Owner, Since: w.Since}, uid, show)
+		l := u.hideHolder(ledger.Lease{ID: w.ID, Request: w.Request, Owner: w.Owner, Since: w.Since})
 		w.ID, w.Request, w.Owner, w.Since = l.ID, l.Request, l.Owner, l.Since
 	}
 	return v
 }
 
-// hideHolder removes from a lease what policy.show doesn't show to a user.
-func hideHolder(l ledger.Lease, uid int, show string) ledger.Lease {
+// hideHolder removes from a lease what the user isn't shown.
+func (u viewer) hideHolder(l ledger.Lease) ledger.Lease {
 	switch {
-	case show == "all", berth.IsCommandOf(l.Owner, uid):
-	case show == "none":
+	case u.show == "all", berth.IsCommandOf(l.Owner, u.uid):
+	case u.show == "none":
 		l = ledger.Lease{State: l.State, Devices: l.Devices, Owner: ledger.Owner{UID: -1}}
 	default:
 		name := l.Owner.User
 		if name == "" {
-			name = username.Find(l.Owner.UID)
+			name = u.findName(l.Owner.UID)
 		}
 		l.Owner = ledger.Owner{EntryPoint: l.Owner.EntryPoint, UID: l.Owner.UID, User: name}
 	}
@@ -50,12 +59,12 @@ func hideHolder(l ledger.Lease, uid int, show string) ledger.Lease {
 }
 
 // hideHolders is hideOthers for what a request waits for.
-func hideHolders(b ledger.BusyError, uid int, show string) ledger.BusyError {
+func (u viewer) hideHolders(b ledger.BusyError) ledger.BusyError {
 	b.Holders = slices.Clone(b.Holders)
 	for i, l := range b.Holders {
-		b.Holders[i] = hideHolder(l, uid, show)
+		b.Holders[i] = u.hideHolder(l)
 	}
-	if show == "none" {
+	if u.show == "none" {
 		b.Occupied = nil
 	}
 	return b

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -35,7 +36,7 @@ func TestHideOthers(t *testing.T) {
 	}
 	users := leases(command(7), ledger.Owner{EntryPoint: "alloc", UID: 8, User: "u"}, ledger.Owner{EntryPoint: "docker", UID: 7, User: "x"})
 	for show, want := range map[string]ledger.View{"all": all, "users": users, "": users, "none": nothing} {
-		if diff := cmp.Diff(want, hideOthers(leases(command(7), command(8), container), 7, show)); diff != "" {
+		if diff := cmp.Diff(want, viewer{7, show, username.Find}.hideOthers(leases(command(7), command(8), container))); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", show, diff)
 		}
 		busy := ledger.BusyError{Occupied: []gpu.Occupied{{}}}
@@ -46,7 +47,7 @@ func TestHideOthers(t *testing.T) {
 		if show == "none" {
 			wanted.Occupied = nil
 		}
-		if diff := cmp.Diff(wanted, hideHolders(busy, 7, show)); diff != "" {
+		if diff := cmp.Diff(wanted, viewer{7, show, username.Find}.hideHolders(busy)); diff != "" {
 			t.Errorf("busy, %q (-want +got):\n%s", show, diff)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os/user"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -24,4 +25,40 @@ func Find(uid int) string {
 		return name
 	}
 	return id
+}
+
+// Finder is [Find] with a memory: a process that serves many requests of the same users runs getent once for each. The zero
+// value is ready for use, by several goroutines at once.
+type Finder struct {
+	mu    sync.Mutex
+	known map[int]knownName
+}
+
+type knownName struct {
+	name string
+	at   time.Time
+}
+
+// A name is kept for keepFor, and maxKnown bounds the memory.
+const (
+	keepFor  = 10 * time.Minute
+	maxKnown = 4096
+)
+
+// Find returns what the function [Find] does. The name may have changed in the last ten minutes.
+func (f *Finder) Find(uid int) string {
+	f.mu.Lock()
+	known, ok := f.known[uid]
+	f.mu.Unlock()
+	if ok && time.Since(known.at) < keepFor {
+		return known.name
+	}
+	name := Find(uid) // without the lock: a directory service may take a second
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.known == nil || len(f.known) >= maxKnown {
+		f.known = map[int]knownName{}
+	}
+	f.known[uid] = knownName{name, time.Now()}
+	return name
 }

@@ -176,7 +176,7 @@ func (c *codec) encode(s state) ([]byte, error) {
 	}
 	b = append(b, closeFile...)
 	if len(b) > maxFile {
-		return nil, fmt.Errorf("ledger would have more than %d bytes", maxFile)
+		return nil, fmt.Errorf("the ledger would have more than %d bytes with %d leases and %d waiting requests: berth leases shows whose they are", maxFile, len(s.leases), len(s.queue))
 	}
 	return fillChecksum(kindLedger, b), nil
 }

@@ -607,6 +607,25 @@ wait for 1..40;`
 	n.waitForQueue(0)
 }
 
+// TestNICLeases: a user can't fill the ledger with leases of NICs, which any number of leases share.
+func TestNICLeases(t *testing.T) {
+	n := start(t)
+	n.broker()
+	const most = 32
+	for range most {
+		n.start(alice, n.Berth, "alloc", "nics=1", "--", "sleep", "1000")
+	}
+	n.waitForLeases(most)
+	n.wantSaid("one more", n.run(alice, n.Berth, "alloc", "nics=1", "--", "true"),
+		rig.Said{Code: 125, Err: "berth: user 4711 has 32 leases without a GPU, the most that are allowed\n"})
+	n.wantSaid("with a GPU", n.run(alice, n.Berth, "alloc", "1,nics=1", "--", "true"), rig.Said{})
+	n.wantSaid("another user", n.run(bob, n.Berth, "alloc", "nics=1", "--", "true"), rig.Said{})
+	long := "0" + strings.Repeat(" ", 2048)
+	if got := n.ask(`{"version":1,"acquire":{"request":"` + long + `"}}` + "\n"); !strings.Contains(got, "the request has 2049 bytes, and a user's can have 2048") {
+		t.Errorf("a long request: %s", got)
+	}
+}
+
 // TestStoppedClient: a request whose process is stopped doesn't delay others, and gets no devices.
 func TestStoppedClient(t *testing.T) {
 	n := start(t)

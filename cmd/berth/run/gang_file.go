@@ -3,13 +3,13 @@ package run
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/gang/gangfile"
 	"github.com/berth-gpu/berth/launcher/spec"
@@ -29,7 +29,7 @@ func readGangFile(c *cli.Context) (gangfile.File, error) {
 		}
 		return gangfile.File{BindGPUs: c.String("bind-gpus"), Roles: []gangfile.Role{{Name: roleOfRanks, Replicas: &n, GPUs: c.String("gpus-per-rank")}}}, nil
 	}
-	r, err := os.Open(path)
+	r, err := verb.OpenInput(c.Context, path)
 	if err != nil {
 		return gangfile.File{}, fmt.Errorf("--gang: %w", err)
 	}

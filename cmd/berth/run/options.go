@@ -289,7 +289,7 @@ func readHosts(c *cli.Context, o *launcher.Options) error {
 func readLabels(c *cli.Context, o *launcher.Options) error {
 	given := []string{}
 	for _, path := range c.StringSlice("label-file") {
-		entries, err := verb.ReadEntries("label-file", path, nil)
+		entries, err := verb.ReadEntries(c.Context, "label-file", path, nil)
 		if err != nil {
 			return err
 		}

@@ -1,9 +1,9 @@
 package verb
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -15,7 +15,7 @@ import (
 // variables that are given by name alone.
 func ReadEnv(c *cli.Context, lookUp func(string) (string, bool)) (all []string, err error) {
 	for _, path := range c.StringSlice("env-file") {
-		entries, err := ReadEntries("env-file", path, lookUp)
+		entries, err := ReadEntries(c.Context, "env-file", path, lookUp)
 		if err != nil {
 			return nil, err
 		}
@@ -45,8 +45,8 @@ func isVariableName(name string) bool {
 
 // ReadEntries reads the file of NAME=VALUE lines that a flag names. lookup returns the values of names alone; with
 // nil a name alone is kept.
-func ReadEntries(flag, path string, lookup func(string) (string, bool)) ([]string, error) {
-	f, err := os.Open(path)
+func ReadEntries(ctx context.Context, flag, path string, lookup func(string) (string, bool)) ([]string, error) {
+	f, err := OpenInput(ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("--%s: %w", flag, err)
 	}
