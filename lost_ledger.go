@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -60,21 +61,19 @@ func gpuNames(devices []gpu.Device) (names []string) {
 }
 
 // findHolders finds what holds devices by a lease, without the ledger: containers by the specs that
-// berth has prepared, and the commands of berth alloc by the notes in their cgroups. unknown names containers and commands that hold a lease of
-// devices which the node doesn't have. What a hook has given to a container isn't in its spec, and isn't found.
+// berth has prepared or, if a hook has given the devices, by the notes in their cgroups, and the commands of berth alloc by
+// such notes. unknown names containers and commands that hold a lease of devices which the node doesn't have.
 func (n *Node) findHolders(s snapshot.Snapshot) (leases []ledger.Lease, unknown []string, err error) {
 	all, err := n.guard.ListHolders(filepath.Join(n.config.Data, "tasks"))
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, h := range all {
-		devices, err := devicesOfNodes(s.Inventory, s.Key.Majors, h.Spec.Linux.Devices)
+		l, err := leaseOfContainer(s, h)
 		if err != nil {
-			unknown = append(unknown, fmt.Sprintf("container %s (process %d) holds lease %s: %v",
-				h.Owner.Container, h.Owner.Process.PID, h.Spec.Annotations[LeaseAnnotation], err))
-		}
-		if len(devices) > 0 {
-			leases = append(leases, ledger.Lease{ID: h.Spec.Annotations[LeaseAnnotation], Devices: devices, Request: requestFor(devices), Owner: h.Owner})
+			unknown = append(unknown, fmt.Sprintf("container %s (process %d) holds lease %s: %v", h.Owner.Container, h.Owner.Process.PID, l.ID, err))
+		} else if len(l.Devices) > 0 {
+			leases = append(leases, l)
 		}
 	}
 	commands, more, err := n.findAllocCommands(s.Inventory)
@@ -83,6 +82,22 @@ func (n *Node) findHolders(s snapshot.Snapshot) (leases []ledger.Lease, unknown 
 		return slices.ContainsFunc(commands, func(c ledger.Lease) bool { return c.ID == l.ID })
 	})
 	return append(leases, commands...), append(unknown, more...), err
+}
+
+// leaseOfContainer returns the lease that a container's spec or note names. After an error it has an id alone.
+func leaseOfContainer(s snapshot.Snapshot, h guard.Holder) (l ledger.Lease, err error) {
+	if h.Spec == nil {
+		l, _, why := parseNote(h.Note, s.Inventory)
+		if why != "" {
+			return l, errors.New(why)
+		}
+		h.Owner.UID, l.Owner = l.Owner.UID, h.Owner
+		return l, nil
+	}
+	l.ID, l.Owner = h.Spec.Annotations[LeaseAnnotation], h.Owner
+	l.Devices, err = devicesOfNodes(s.Inventory, s.Key.Majors, h.Spec.Linux.Devices)
+	l.Request = requestFor(l.Devices)
+	return l, err
 }
 
 // requestFor returns the request for exactly these devices.
@@ -94,8 +109,8 @@ func requestFor(devices []gpu.Device) string {
 	return "device=" + strings.Join(ids, ",")
 }
 
-// NoteLease records a command's lease in the cgroup that proves its life. Repair reads it there if the ledger is lost:
-// the command and its user can't change it, and it ends with the cgroup.
+// NoteLease records a lease in the cgroup that proves its holder's life: of a command, and of a container whose spec doesn't
+// name the lease. Repair reads it there if the ledger is lost: the holder and its user can't change it, and it ends with the cgroup.
 func (n *Node) NoteLease(l ledger.Lease) error {
 	namespace, err := n.readMountNamespace()
 	if err != nil {

@@ -135,7 +135,7 @@ func (g Guard) examineContainers(examine func(runningContainer) error) error {
 		}
 		c.lease, c.spec = lease, readBundleSpec(c.Bundle)
 		c.host = isolation.Host{Majors: majors, Ordinary: displays}
-		if missing && namesLease(c.spec) {
+		if missing && (namesLease(c.spec) || g.hasNote(c)) {
 			continue // its lease is lost, not released
 		}
 		// An error of a container that has ended meanwhile doesn't matter.

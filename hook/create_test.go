@@ -30,9 +30,16 @@ type fakeNode struct {
 	removed []edits.Removal
 	told    []string
 	roots   []string
+	noted   []string
+	noteErr error
 }
 
 func (f *fakeNode) NoteRuntimeRoot(root string) { f.roots = append(f.roots, root) }
+
+func (f *fakeNode) NoteLease(l ledger.Lease) error {
+	f.noted = append(f.noted, l.ID+" "+l.Owner.Cgroup)
+	return f.noteErr
+}
 
 func (f *fakeNode) CanReachAccelerator(*specs.Spec, string) (bool, error) { return false, nil }
 

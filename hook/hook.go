@@ -61,8 +61,10 @@ type Node interface {
 	// Release releases a lease. A lease that does not exist is not an error.
 	Release(ctx context.Context, id string) error
 	// NoteRuntimeRoot remembers a state directory of a runtime, in which running containers are found. Those
-	// whose spec names a lease are found again if the ledger is lost.
+	// whose spec or cgroup names a lease are found again if the ledger is lost.
 	NoteRuntimeRoot(root string)
+	// NoteLease records the lease at its cgroup, because the container's spec doesn't name the lease.
+	NoteLease(l ledger.Lease) error
 	// LogRemovals writes an event to the event log.
 	LogRemovals(event, lease string, owner ledger.Owner, removed []edits.Removal)
 }

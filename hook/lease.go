@@ -48,7 +48,8 @@ func (h Hook) holdsLease(c container) (bool, error) {
 }
 
 // takeLease takes the lease and binds it to the container's init at once: if this hook
-// ends, the lease ends with the container.
+// ends, the lease ends with the container. A lease that can't be noted at the container's cgroup is an error:
+// if the ledger were lost, the container's devices would be leased a second time.
 func (h Hook) takeLease(ctx context.Context, c container, place string, req request.Request) (ledger.Lease, error) {
 	h.noteRuntimeRoot(c)
 	owner := c.newOwner(place)
@@ -56,7 +57,10 @@ func (h Hook) takeLease(ctx context.Context, c container, place string, req requ
 	if err != nil {
 		return lease, err
 	}
-	if err := h.Node.Bind(ctx, lease.ID, owner); err != nil {
+	if err = h.Node.Bind(ctx, lease.ID, owner); err == nil {
+		err = h.Node.NoteLease(lease)
+	}
+	if err != nil {
 		return lease, errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
 	}
 	return lease, nil

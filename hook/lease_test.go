@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -73,5 +76,25 @@ func TestReleaseFormerLease(t *testing.T) {
 				t.Errorf("released %q", f.released)
 			}
 		})
+	}
+}
+
+// TestNotedLease: a lease is noted at the container's cgroup. A container whose lease can't be noted gets none.
+func TestNotedLease(t *testing.T) {
+	state, _ := bundled(t, specs.Spec{})
+	for _, noteErr := range []error{nil, unix.EPERM} {
+		f := &fakeNode{noteErr: noteErr}
+		h := Hook{Node: f}
+		c, err := h.readContainer(strings.NewReader(state))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = h.takeLease(t.Context(), c, "/docker/c1", request.Request{})
+		if !errors.Is(err, noteErr) || !slices.Equal(f.noted, []string{"new /docker/c1"}) {
+			t.Errorf("%v, noted %q", err, f.noted)
+		}
+		if released := len(f.released) > 0; released != (noteErr != nil) {
+			t.Errorf("%v: released %q", noteErr, f.released)
+		}
 	}
 }
