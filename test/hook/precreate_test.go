@@ -279,6 +279,13 @@ func TestPodman(t *testing.T) {
 				if len(got) > 0 {
 					t.Errorf("these can be opened too: %v", got)
 				}
+				w.Do(t, "rm", "-rf", "/run/berth")
+				if said := w.Run(t, w.Command(w.Berth, "repair")); said.Code != 0 || !strings.Contains(said.Err, "; rebuilt with 1 lease\n") {
+					t.Errorf("repair: %+v", said)
+				}
+				if again := w.live(t); len(again) != 1 || again[0].ID != live[0].ID || !slices.Equal(again[0].Devices, live[0].Devices) {
+					t.Errorf("leases after the repair: %+v, before %+v", again, live)
+				}
 				if said := p.do("rm", "--force", "--time", "0", name); said.Code != 0 {
 					t.Errorf("podman rm: %s", said.Err)
 				}
