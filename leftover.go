@@ -296,10 +296,11 @@ func (t *tenants) listCandidates(known map[int]bool) (pids []int) {
 
 // lacksLease reports whether a process of the list uses a device without a lease and without being exempt.
 func (t *tenants) lacksLease(pid int, uuid string) bool {
-	if !process.HasRun(t.proc, pid) { // the cgroup of a process that is being forked is unknown
+	ran := process.HasRun(t.proc, pid)
+	own, err := t.node.cgroups.ProcessPath(t.proc, pid)
+	if err == nil && own == "/" && !ran { // it may be in the middle of its fork, and its cgroup another one
 		return false
 	}
-	own, err := t.node.cgroups.ProcessPath(t.proc, pid)
 	if err != nil || holdsDevice(t.leases, own, uuid) { // it has ended, or is outside of what this cgroup namespace shows
 		return false
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/hostprocess"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -25,8 +24,8 @@ const CommandEntryPoint = "alloc"
 // ProcessLease is a request for a lease whose holder is a running process.
 type ProcessLease struct {
 	Process *hostprocess.Process
-	// Tree: the process's descendants belong to the holder too, except for the process Skip, and what is in the cgroup of
-	// another lease or in a container.
+	// Tree: the process's descendants belong to the holder too, except for the process Skip and for those that are refused as
+	// Process would be.
 	Tree bool
 	Skip int
 	// Name and Command are shown to people.
@@ -49,19 +48,20 @@ func (n *Node) ProcessHost() hostprocess.Host {
 // LeaseProcess takes a lease for a running process, and moves the process into the lease's cgroup. It is idempotent: for the
 // same process and request it returns the same lease, and moves what isn't in the cgroup yet, so that a call that was killed
 // can be repeated. The lease's user is p.Process.UID; with [hostprocess.AnyUser], the process's real user. If the process belongs
-// to a lease already, the new cgroup is below that of the lease: the process leaves no lease whose devices it may have open.
+// to a lease already, the new cgroup is below that of the lease, and a process that joins another lease meanwhile is refused: so no
+// process leaves a lease whose devices it may have open.
 //
 // The errors are those of [Node.Acquire], [ErrTooDeep], and [hostprocess.ErrRefused] if the process can't have the lease.
 func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.Lease, moved hostprocess.Moved, err error) {
-	host := n.ProcessHost()
-	if process.IsKernelThread(host.Proc, p.Process.PID) {
+	if process.IsKernelThread(n.ProcessHost().Proc, p.Process.PID) {
 		return lease, moved, hostprocess.Refuse("process %d is a thread of the kernel", p.Process.PID)
 	}
-	group, err := host.Examine(p.Process)
+	m := n.newMover(p.Tree)
+	outer, err := m.examine(p.Process)
 	if err != nil {
 		return lease, moved, err
 	}
-	lease, outer, err := n.findProcessLeases(p.Process, group)
+	lease, err = n.findLeaseOf(p.Process)
 	switch {
 	case err != nil:
 		return lease, moved, err
@@ -71,7 +71,7 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 		err = n.SyncDeviceGuard(ctx)
 	default:
 		waiting, stop := n.cancelAtEnd(ctx, p.Process)
-		lease, err = n.acquireForProcess(waiting, p, outer)
+		lease, err = n.acquireForProcess(waiting, p, m, outer)
 		if cause := context.Cause(waiting); err != nil && errors.Is(cause, hostprocess.ErrRefused) {
 			err = cause
 		}
@@ -81,7 +81,7 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 		return lease, moved, err
 	}
 	if err = context.Cause(ctx); err == nil {
-		moved, err = n.moveProcess(host, p, lease)
+		moved, err = m.moveHolder(ctx, p, CommandProcesses(lease.Owner.Cgroup))
 	}
 	if err != nil {
 		return lease, moved, errors.Join(err, n.WithdrawLease(context.WithoutCancel(ctx), lease))
@@ -90,6 +90,17 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 		n.config.Log.Warn("note lease", "lease", lease.ID, "error", err)
 	}
 	return lease, moved, nil
+}
+
+// findLeaseOf returns the lease that a process has taken, the zero lease if there is none.
+func (n *Node) findLeaseOf(p *hostprocess.Process) (own ledger.Lease, err error) {
+	all, err := n.Leases()
+	for _, l := range all {
+		if l.Owner.Process == p.Process && IsCommandOf(l.Owner, p.UID) {
+			own = l
+		}
+	}
+	return own, err
 }
 
 // cancelAtEnd returns a context that is cancelled soon after a process has ended, so that no request waits for it.
@@ -112,30 +123,6 @@ func (n *Node) cancelAtEnd(ctx context.Context, p *hostprocess.Process) (context
 
 const endPollInterval = 500 * time.Millisecond
 
-// findProcessLeases returns the lease that a process has taken, and the cgroup of the innermost lease that the cgroup group
-// belongs to, "" if there are none.
-func (n *Node) findProcessLeases(p *hostprocess.Process, group string) (own ledger.Lease, outer string, err error) {
-	all, err := n.Leases()
-	if err != nil {
-		return own, "", err
-	}
-	for _, l := range all {
-		if l.Owner.Process == p.Process && IsCommandOf(l.Owner, p.UID) {
-			own = l
-		}
-		if l.Owner.Cgroup == "" || !cgroup.IsWithin(group, l.Owner.Cgroup) {
-			continue
-		}
-		if !IsCommandCgroup(l.Owner.Cgroup) {
-			return own, "", hostprocess.Refuse("process %d belongs to a container with a lease: leases are for processes of the host", p.PID)
-		}
-		if len(l.Owner.Cgroup) > len(outer) {
-			outer = l.Owner.Cgroup
-		}
-	}
-	return own, outer, nil
-}
-
 // IsCommandOf reports whether a holder is a command of a user's, who may end it by the broker. The uid of a container's lease is
 // not that of a person.
 func IsCommandOf(o ledger.Owner, uid int) bool {
@@ -143,7 +130,7 @@ func IsCommandOf(o ledger.Owner, uid int) bool {
 }
 
 // acquireForProcess takes a new lease, and creates its cgroup. After an error neither is left.
-func (n *Node) acquireForProcess(ctx context.Context, p ProcessLease, outer string) (lease ledger.Lease, err error) {
+func (n *Node) acquireForProcess(ctx context.Context, p ProcessLease, m *mover, outer string) (lease ledger.Lease, err error) {
 	uid := p.Process.UID
 	if uid == hostprocess.AnyUser {
 		if uid, err = n.ProcessHost().User(p.Process); err != nil {
@@ -157,8 +144,9 @@ func (n *Node) acquireForProcess(ctx context.Context, p ProcessLease, outer stri
 	if err != nil {
 		return lease, err
 	}
-	adopts := func(pid int) bool {
-		return p.Tree && hostprocess.IsDescendant(n.ProcessHost().Proc, pid, p.Process.PID)
+	var adopts func(pid int) bool
+	if p.Tree {
+		adopts = func(pid int) bool { return m.canAdopt(pid, p.Process, group) }
 	}
 	lease, err = n.acquire(ctx, ledger.Ask{
 		Owner: ledger.Owner{
@@ -169,6 +157,9 @@ func (n *Node) acquireForProcess(ctx context.Context, p ProcessLease, outer stri
 	}, adopts)
 	if err != nil {
 		return lease, errors.Join(err, n.RemoveCommandCgroup(context.WithoutCancel(ctx), group))
+	}
+	if !p.Tree {
+		return lease, nil
 	}
 	inv, err := n.readInventory(ctx)
 	if err == nil {
@@ -192,29 +183,6 @@ func (n *Node) findOtherDevice(inv gpu.Inventory, lease ledger.Lease, adopts fun
 		}
 	}
 	return ""
-}
-
-// moveProcess moves the holder of a lease into the lease's cgroup.
-func (n *Node) moveProcess(host hostprocess.Host, p ProcessLease, lease ledger.Lease) (moved hostprocess.Moved, err error) {
-	into := CommandProcesses(lease.Owner.Cgroup)
-	if !p.Tree {
-		return moved, host.Move(p.Process, into)
-	}
-	leases, err := n.Leases()
-	if err != nil {
-		return moved, err
-	}
-	containers, err := n.guard.ListContainers()
-	if err != nil {
-		return moved, err
-	}
-	return host.MoveTree(p.Process, into, p.Skip, func(group string) bool {
-		contained, _ := containers.Find(group)
-		return contained || slices.ContainsFunc(leases, func(l ledger.Lease) bool {
-			// An outer lease of the adopted process has its other processes, too.
-			return l.Owner.Cgroup != "" && cgroup.IsWithin(group, l.Owner.Cgroup) && !cgroup.IsWithin(into, l.Owner.Cgroup)
-		})
-	})
 }
 
 // WithdrawLease ends the lease of a process that doesn't get it, unless processes are in its cgroup.

@@ -38,6 +38,9 @@ func (s *Server) adopt(ctx context.Context, c *caller, a protocol.Adopt) (*proto
 		return nil, err
 	}
 	defer p.Close()
+	if _, err := s.node.ProcessHost().Examine(p); err != nil { // first of all, whether it is the user's
+		return nil, err
+	}
 	if err := s.node.ProcessHost().CheckUserNamespace(p); err != nil {
 		return nil, err
 	}
@@ -81,10 +84,8 @@ func (s *Server) leaseProcess(ctx context.Context, c *caller, p berth.ProcessLea
 	if s.node.Cgroups().Version != cgroup.V2 {
 		return nil, protocol.Errorf(protocol.CodeFailed, "leases without root need cgroup version 2 alone, and this machine has version 1: a user with a cgroup there could leave that of the lease")
 	}
-	for _, each := range []*hostprocess.Process{c.Process, p.Process} { // fills in what identifies them
-		if _, err := s.node.ProcessHost().Examine(each); err != nil {
-			return nil, err
-		}
+	if _, err := s.node.ProcessHost().Examine(c.Process); err != nil { // fills in what identifies the waiting process
+		return nil, err
 	}
 	done, err := s.beginAsking(p.Process)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package hostprocess moves processes of the host into the cgroup of a lease.
 //
-// A process is identified by a pidfd, because a pid can be reused at any moment. What is read by the pid
-// counts only if the pidfd's process lives afterwards. Processes of containers are refused: outside of
+// A process is identified by a pidfd, because a pid can be reused at any moment. What is read by the pid of a [Process]
+// counts only if the pidfd's process lives afterwards. Processes in namespaces of containers are refused: outside of
 // the container's cgroup they would be without its limits.
 //
 // The package takes no leases, and keeps no state.
@@ -53,28 +53,37 @@ type Process struct {
 	FD int
 }
 
-// Open returns the process with a pid. It must be closed. The error Is ErrRefused if there is none.
+// Open returns the process with a pid, and uid as its UID. It must be closed. The error Is ErrRefused if there is none. Whether
+// the process is the user's is checked by [Host.Examine], with the same error.
 func Open(pid, uid int) (*Process, error) {
 	if pid == 1 {
 		return nil, Refuse("process 1 is the init of this host: everything descends from it")
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
-	case errors.Is(err, unix.ESRCH):
-		return nil, Refuse("there is no process %d", pid)
-	case errors.Is(err, unix.EINVAL): // the pid of a thread, or none
-		return nil, Refuse("%d is not the number of a process", pid)
+	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT): // the last two: of a thread
+		return nil, noSuchProcess(pid, uid)
 	case err != nil:
 		return nil, fmt.Errorf("open process %d: %w", pid, err)
 	}
 	return &Process{Process: ledger.Process{PID: pid}, UID: uid, FD: fd}, nil
 }
 
+// noSuchProcess is one error for a process that doesn't exist and for one of another user, whose processes may be hidden.
+func noSuchProcess(pid, uid int) error {
+	if uid == AnyUser {
+		return Refuse("there is no process %d", pid)
+	}
+	return Refuse("there is no process %d of user %d", pid, uid)
+}
+
 // Close closes the pidfd.
 func (p *Process) Close() { _ = unix.Close(p.FD) } // a pidfd holds no data
 
-// IsAlive reports whether the process has not ended. Root may ask for every process.
-func (p *Process) IsAlive() bool { return unix.PidfdSendSignal(p.FD, 0, nil, 0) == nil }
+// IsAlive reports whether the process exists. A zombie does.
+func (p *Process) IsAlive() bool {
+	return !errors.Is(unix.PidfdSendSignal(p.FD, 0, nil, 0), unix.ESRCH)
+}
 
 // Host is where processes are examined and moved.
 type Host struct {
@@ -118,12 +127,15 @@ func (h Host) Examine(p *Process) (group string, err error) {
 	if p.PID == 0 {
 		return "", Refuse("the process is in a PID namespace that the host doesn't see")
 	}
-	if err := h.waitUntilRun(p); err != nil {
-		return "", err
-	}
 	users, err := readUsers(h.Proc, p.PID)
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", hasEnded(p, err)
+	case p.UID == AnyUser:
+	case !slices.Contains(users, p.UID):
+		return "", noSuchProcess(p.PID, p.UID)
+	case slices.ContainsFunc(users, func(uid int) bool { return uid != p.UID }):
+		return "", Refuse("process %d runs as users %v: leases of user %d are for processes of that user alone", p.PID, slices.Compact(slices.Sorted(slices.Values(users))), p.UID)
 	}
 	if p.Start, err = process.Start(h.Proc, p.PID); err != nil {
 		return "", hasEnded(p, err)
@@ -131,8 +143,8 @@ func (h Host) Examine(p *Process) (group string, err error) {
 	if p.Namespace, err = process.Namespace(h.Proc, p.PID); err != nil {
 		return "", hasEnded(p, err)
 	}
-	if group, err = h.Tree.ProcessPath(h.Proc, p.PID); err != nil {
-		return "", hasEnded(p, err)
+	if group, err = h.findCgroup(p); err != nil {
+		return "", err
 	}
 	contained := false
 	for _, kind := range []string{"pid", "cgroup"} {
@@ -145,20 +157,10 @@ func (h Host) Examine(p *Process) (group string, err error) {
 	switch {
 	case !p.IsAlive(), !process.Lives(h.Proc, p.PID, p.Start): // a zombie is the first, and not the second
 		return "", hasEnded(p, unix.ESRCH)
-	case p.UID != AnyUser && slices.ContainsFunc(users, func(uid int) bool { return uid != p.UID }):
-		return "", Refuse("process %d runs as %s, and leases of user %d are for that user's processes", p.PID, describeUsers(users), p.UID)
 	case contained:
 		return "", Refuse("process %d is in a PID or cgroup namespace of its own, as in a container: leases are for processes of the host", p.PID)
 	}
 	return group, nil
-}
-
-func describeUsers(users []int) string {
-	users = slices.Compact(slices.Sorted(slices.Values(users)))
-	if len(users) == 1 {
-		return fmt.Sprintf("user %d", users[0])
-	}
-	return fmt.Sprintf("users %v", users)
 }
 
 // User returns the real uid of a process.
@@ -183,17 +185,23 @@ const (
 	forkTimeout = time.Second
 )
 
-// waitUntilRun returns once a process has run on a CPU.
-func (h Host) waitUntilRun(p *Process) error {
-	for began := time.Now(); !process.HasRun(h.Proc, p.PID); time.Sleep(forkPause) {
+// findCgroup returns the cgroup of a process. One that seems to be in the root may be in the middle of its fork, see
+// [process.HasRun]: findCgroup waits until it has run on a CPU.
+func (h Host) findCgroup(p *Process) (group string, err error) {
+	for began := time.Now(); ; time.Sleep(forkPause) {
+		ran := process.HasRun(h.Proc, p.PID)
+		group, err = h.Tree.ProcessPath(h.Proc, p.PID)
 		switch {
+		case err != nil:
+			return "", hasEnded(p, err)
+		case ran, group != "/":
+			return group, nil
 		case !p.IsAlive():
-			return hasEnded(p, unix.ESRCH)
+			return "", hasEnded(p, unix.ESRCH)
 		case time.Since(began) > forkTimeout:
-			return Refuse("process %d has not run yet: try again", p.PID)
+			return "", Refuse("process %d has not run yet: try again", p.PID)
 		}
 	}
-	return nil
 }
 
 // maxStatus bounds /proc/PID/status, in bytes.
@@ -224,13 +232,10 @@ func readUsers(proc string, pid int) (uids []int, err error) {
 	return nil, errors.New("no users in its status")
 }
 
-// Move moves a process into a cgroup, after it has examined it. The kernel takes a pid for that, and the
+// Move moves a process into a cgroup, which the caller has examined. The kernel takes a pid for that, and the
 // pid may be reused just before: then another process was moved, which Move puts back into the cgroup of
 // its parent, where it was forked a moment ago.
 func (h Host) Move(p *Process, group string) error {
-	if _, err := h.Examine(p); err != nil {
-		return err
-	}
 	if err := h.Tree.Join(group, p.PID); err != nil {
 		if !p.IsAlive() {
 			return hasEnded(p, unix.ESRCH)

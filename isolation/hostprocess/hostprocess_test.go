@@ -76,8 +76,8 @@ func TestOpen(t *testing.T) {
 	}{
 		{"none", 1 << 30, "there is no process 1073741824"},
 		{"init", 1, "process 1 is the init of this host: everything descends from it"},
-		{"zero", 0, "0 is not the number of a process"},
-		{"negative", -1, "-1 is not the number of a process"},
+		{"zero", 0, "there is no process 0"},
+		{"negative", -1, "there is no process -1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := Open(c.pid, AnyUser); !errors.Is(err, ErrRefused) || err.Error() != c.want {
@@ -97,6 +97,14 @@ func TestExamine(t *testing.T) {
 		return a
 	}
 	own, foreign := startSleep(t, user(0)), startSleep(t, asUser(4712))
+	effective := exec.Command("setpriv", "--euid", "4711", "sleep", "1000")
+	testutil.Must(t, effective.Start())
+	t.Cleanup(func() { _ = effective.Process.Kill(); _ = effective.Wait() })
+	for name := ""; name != "sleep\n"; { // setpriv becomes it
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", effective.Process.Pid))
+		testutil.Must(t, err)
+		name = string(text)
+	}
 	contained, cgrouped := startSleep(t, user(unix.CLONE_NEWPID)), startSleep(t, user(unix.CLONE_NEWCGROUP))
 	ended, zombie := startSleep(t, nil), startSleep(t, nil)
 	gone := open(t, ended.Process.Pid, 0)
@@ -113,7 +121,8 @@ func TestExamine(t *testing.T) {
 	}{
 		{"own", open(t, own.Process.Pid, 4711), ""},
 		{"any user's", open(t, own.Process.Pid, AnyUser), ""},
-		{"another user's", open(t, foreign.Process.Pid, 4711), "runs as user 4712, and leases of user 4711 are for that user's processes"},
+		{"another user's", open(t, foreign.Process.Pid, 4711), " of user 4711"},
+		{"a setuid program's", open(t, effective.Process.Pid, 4711), "runs as users [0 4711]: leases of user 4711 are for processes of that user alone"},
 		{"in a PID namespace", open(t, contained.Process.Pid, 4711), "leases are for processes of the host"},
 		{"in a cgroup namespace", open(t, cgrouped.Process.Pid, 4711), "leases are for processes of the host"},
 		{"ended", gone, "has ended or is hidden"},
@@ -186,6 +195,17 @@ func startTree(t *testing.T, script string) (root int, pids []int) {
 	return cmd.Process.Pid, pids
 }
 
+// mover returns a function that moves the processes that may be moved.
+func (h Host) mover(group string) func(p *Process) (bool, error) {
+	return func(p *Process) (bool, error) {
+		own, err := h.Examine(p)
+		if err != nil || own == group {
+			return false, err
+		}
+		return true, h.Move(p, group)
+	}
+}
+
 // TestMoveTree: descendants of all depths are moved, except for those that must stay.
 func TestMoveTree(t *testing.T) {
 	h, group := newHost(t)
@@ -200,7 +220,7 @@ func TestMoveTree(t *testing.T) {
 	if len(pids) != 6 {
 		t.Fatal(pids)
 	}
-	moved, err := h.MoveTree(open(t, root, 0), group, pids[2], func(string) bool { return false })
+	moved, err := h.MoveTree(t.Context(), open(t, root, 0), group, pids[2], h.mover(group))
 	testutil.Must(t, err)
 	for i, want := range []string{group, group, before, before, group, before} {
 		if got := h.where(t, pids[i]); got != want {
@@ -212,20 +232,44 @@ func TestMoveTree(t *testing.T) {
 	}
 	slices.Sort(moved.Remarks)
 	want := []string{
-		fmt.Sprintf("a child process stays outside of the lease: process %d runs as user 4711, and leases of user 0 are for that user's processes", pids[3]),
+		fmt.Sprintf("a child process stays outside of the lease: there is no process %d of user 0", pids[3]),
 		fmt.Sprintf("a child process stays outside of the lease: process %d is in a PID or cgroup namespace of its own, as in a container: leases are for processes of the host", pids[5]),
 	}
 	slices.Sort(want)
 	if !slices.Equal(moved.Remarks, want) {
 		t.Errorf("%q", moved.Remarks)
 	}
-	// Again, as after a kill: what is inside stays inside.
-	if again, err := h.MoveTree(open(t, root, AnyUser), group, 0, func(string) bool { return true }); err != nil || len(again.PIDs) != len(moved.PIDs) {
-		t.Errorf("%+v, %v", again, err)
-	}
-	again, err := h.MoveTree(open(t, root, AnyUser), group, 0, func(string) bool { return false })
+	again, err := h.MoveTree(t.Context(), open(t, root, AnyUser), group, 0, h.mover(group)) // as after a kill
 	if err != nil || len(again.PIDs) != len(moved.PIDs)+2 {
 		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// TestMoveTreeRefusesMany: the remarks name the first of many.
+func TestMoveTreeRefusesMany(t *testing.T) {
+	h, group := newHost(t)
+	root, _ := startTree(t, `for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; echo; wait`)
+	move := h.mover(group)
+	moved, err := h.MoveTree(t.Context(), open(t, root, AnyUser), group, 0, func(p *Process) (bool, error) {
+		if p.PID != root {
+			return false, Refuse("process %d stays", p.PID)
+		}
+		return move(p)
+	})
+	if err != nil || len(moved.Remarks) != maxRemarks+1 || moved.Remarks[maxRemarks] != "8 child processes stay outside of the lease" {
+		t.Errorf("%+v, %v", moved, err)
+	}
+}
+
+// TestMoveTreeInterrupted: after the end of the context no descendant is moved.
+func TestMoveTreeInterrupted(t *testing.T) {
+	h, group := newHost(t)
+	root, _ := startTree(t, `sleep 1000 & echo; wait`)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	moved, err := h.MoveTree(ctx, open(t, root, AnyUser), group, 0, h.mover(group))
+	if want := []string{"interrupted: child processes may be outside of the lease"}; err != nil || !slices.Equal(moved.Remarks, want) || len(moved.PIDs) != 1 {
+		t.Errorf("%+v, %v", moved, err)
 	}
 }
 
@@ -233,7 +277,7 @@ func TestMoveTree(t *testing.T) {
 func TestMoveTreeThatForks(t *testing.T) {
 	h, group := newHost(t)
 	root, _ := startTree(t, `for i in 1 2 3; do sh -c 'while :; do (sleep .01; sleep .01) & sleep .001; done' & done; echo; wait`)
-	moved, err := h.MoveTree(open(t, root, 0), group, 0, func(string) bool { return false })
+	moved, err := h.MoveTree(t.Context(), open(t, root, 0), group, 0, h.mover(group))
 	testutil.Must(t, err)
 	if len(moved.PIDs) < 4 || len(moved.Remarks) != 0 {
 		t.Errorf("%+v", moved)
@@ -253,7 +297,7 @@ func TestMoveTreeThatForks(t *testing.T) {
 func TestMoveTreeRefused(t *testing.T) {
 	h, group := newHost(t)
 	root, _ := startTree(t, `echo; sleep 1000`)
-	if _, err := h.MoveTree(open(t, root, 4711), group, 0, nil); !errors.Is(err, ErrRefused) {
+	if _, err := h.MoveTree(t.Context(), open(t, root, 4711), group, 0, h.mover(group)); !errors.Is(err, ErrRefused) {
 		t.Error(err)
 	}
 	if inside, err := h.Tree.PIDs(group); err != nil || len(inside) > 0 {

@@ -1,76 +1,89 @@
 package hostprocess
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
 // Moved is the result of [Host.MoveTree].
 type Moved struct {
 	// PIDs of the processes that are in the cgroup now.
 	PIDs []int
-	// Remarks name descendants that stay where they are, and why.
+	// Remarks name descendants that stay where they are, and why. There is one more line for those beyond the first.
 	Remarks []string
 }
 
-// maxRounds bounds how often MoveTree searches for descendants that were started before their parent was moved.
-const maxRounds = 16
+// maxRounds bounds how often MoveTree searches for descendants that were started before their parent was moved, and
+// maxRemarks how many descendants the remarks name.
+const (
+	maxRounds  = 16
+	maxRemarks = 5
+)
 
 // MoveTree moves a process and its descendants into a cgroup, parents first: what a moved process starts is
-// in the cgroup by itself. These descendants stay where they are: those that Examine refuses, each with
-// a remark; those for which stays is true; and skip, which may be 0. A descendant whose parent has
-// ended is none.
+// in the cgroup by itself. skip, which may be 0, stays where it is, and so does a process whose parent has ended.
 //
-// The error is nil once root is in the cgroup, even if it has ended since. An error that Is ErrRefused means
-// that root can't be moved, and nothing was.
-func (h Host) MoveTree(root *Process, group string, skip int, stays func(group string) bool) (m Moved, err error) {
-	if err := h.Move(root, group); err != nil {
+// move examines a process and moves it. It returns false if the process is in the cgroup already. A descendant for which it
+// returns an error stays where it is, with a remark.
+//
+// The error is move's for root, which was not moved then, and neither was any other. Afterwards the end of root or of ctx
+// ends the search, and is no error.
+func (h Host) MoveTree(ctx context.Context, root *Process, group string, skip int, move func(*Process) (moved bool, err error)) (m Moved, err error) {
+	if _, err := move(root); err != nil {
 		return m, err
 	}
-	done := map[int]bool{root.PID: true, skip: true}
+	done, refused := map[int]bool{root.PID: true, skip: true}, 0
 	for round := range maxRounds {
 		outside := false
 		for _, pid := range listDescendants(h.Proc, root.PID) {
-			if done[pid] {
+			if done[pid] || ctx.Err() != nil {
 				continue
 			}
 			done[pid] = true
-			moved, err := h.moveDescendant(pid, root.UID, group, stays)
+			moved, err := h.moveDescendant(pid, root, move)
 			if err != nil {
-				m.Remarks = append(m.Remarks, fmt.Sprintf("a child process stays outside of the lease: %v", err))
+				if refused++; refused <= maxRemarks {
+					m.Remarks = append(m.Remarks, fmt.Sprintf("a child process stays outside of the lease: %v", err))
+				}
 			}
 			outside = outside || moved // it may have started another before
 		}
-		if !outside {
+		if !outside || ctx.Err() != nil {
 			break
 		}
 		if round == maxRounds-1 {
 			m.Remarks = append(m.Remarks, fmt.Sprintf("process %d starts others faster than they can be moved: some may be outside of the lease", root.PID))
 		}
 	}
+	if refused > maxRemarks {
+		m.Remarks = append(m.Remarks, fmt.Sprintf("%d child processes stay outside of the lease", refused))
+	}
+	if ctx.Err() != nil {
+		m.Remarks = append(m.Remarks, "interrupted: child processes may be outside of the lease")
+	}
 	m.PIDs, err = h.Tree.PIDs(group)
-	return m, err
+	if err != nil {
+		m.Remarks = append(m.Remarks, fmt.Sprintf("the processes of the lease can't be counted: %v", err))
+	}
+	return m, nil
 }
 
-// moveDescendant moves one descendant. One that has ended, or that stays, is no error.
-func (h Host) moveDescendant(pid, uid int, group string, stays func(group string) bool) (moved bool, err error) {
-	p, err := Open(pid, uid)
+// moveDescendant moves a process that was listed as a descendant of root. A process that has ended, or that has got the pid of
+// one, is no error.
+func (h Host) moveDescendant(pid int, root *Process, move func(*Process) (bool, error)) (moved bool, err error) {
+	p, err := Open(pid, root.UID)
 	if err != nil {
-		return false, nil // it has ended
-	}
-	defer p.Close()
-	own, err := h.Examine(p)
-	if err == nil && (cgroup.IsWithin(own, group) || stays(own)) {
 		return false, nil
 	}
-	if err == nil {
-		err = h.Move(p, group)
-		moved = err == nil
+	defer p.Close()
+	if !IsDescendant(h.Proc, pid, root.PID) || !root.IsAlive() {
+		return false, nil
 	}
+	moved, err = move(p)
 	if errors.Is(err, errEnded) {
 		return false, nil // its children are no descendants any more
 	}
@@ -78,7 +91,7 @@ func (h Host) moveDescendant(pid, uid int, group string, stays func(group string
 }
 
 // listDescendants returns the pids of a process's descendants, each after its parent. Those that start or end
-// during the call may be left out. It reads one file of each process of the host.
+// during the call may be left out, and a pid may have been reused. It reads one file of each process of the host.
 func listDescendants(proc string, root int) (all []int) {
 	children := map[int][]int{}
 	for _, pid := range process.List(proc) {
@@ -87,7 +100,7 @@ func listDescendants(proc string, root int) (all []int) {
 		}
 	}
 	all, seen := slices.Clone(children[root]), map[int]bool{root: true}
-	for i := 0; i < len(all); i++ { // pids may have been reused meanwhile, so that a process is its own ancestor
+	for i := 0; i < len(all); i++ { // after a reuse of pids a process can seem to be its own ancestor
 		if !seen[all[i]] {
 			seen[all[i]] = true
 			all = append(all, children[all[i]]...)
@@ -96,7 +109,7 @@ func listDescendants(proc string, root int) (all []int) {
 	return all
 }
 
-// IsDescendant reports whether a process is another one, or has it among its ancestors.
+// IsDescendant reports whether a process is another one, or has it among its ancestors. Pids may be reused during the call.
 func IsDescendant(proc string, pid, ancestor int) bool {
 	const deepest = 1 << 10 // bounds the loop if pids are reused meanwhile
 	for range deepest {

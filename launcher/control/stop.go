@@ -65,8 +65,10 @@ func signalRanks(ctx context.Context, store tasks.Store, g tasks.Task, sig sysca
 		if t.State != tasks.Running || t.Life == nil {
 			continue
 		}
-		signaled = append(signaled, t.Life.Init)
-		if e := sendSignal(store, t.Life.Init, sig); e != nil && !errors.Is(e, ErrNotRunning) {
+		switch e := sendSignal(store, t.Life.Init, sig); {
+		case e == nil:
+			signaled = append(signaled, t.Life.Init)
+		case !errors.Is(e, ErrNotRunning):
 			err = errors.Join(err, fmt.Errorf("task %s: %w", t.Name, e))
 		}
 	}

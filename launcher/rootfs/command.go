@@ -46,6 +46,9 @@ type Search struct {
 	Execve bool
 }
 
+// errFormat: the file may be executed, and the kernel can't.
+var errFormat = errors.New("exec format error")
+
 // FindCommand returns an error that Is ErrNotFound or ErrCantInvoke if a command can't be executed in the
 // root. It returns nil if that can't be determined; the kernel then decides.
 func FindCommand(root *os.File, name string, s Search) error {
@@ -63,8 +66,8 @@ func FindCommand(root *os.File, name string, s Search) error {
 			return nil
 		}
 		var missing *MissingInterpreter
-		if errors.As(err, &missing) {
-			return err // the runtime takes the first program that exists
+		if errors.As(err, &missing) || errors.Is(err, errFormat) {
+			return err // the runtime takes the first file that may be executed
 		}
 		if errors.Is(err, ErrCantInvoke) && denied == nil {
 			denied = err
@@ -127,10 +130,10 @@ func (s finder) checkInterpreter(f *os.File, at string, scripts int) error {
 	defer r.Close() // it is only read
 	p := inspectProgram(r)
 	if p.foreign {
-		return fmt.Errorf("%w: %s: exec format error: it is for another processor than %s", ErrCantInvoke, at, runtime.GOARCH)
+		return fmt.Errorf("%w: %s: %w: it is for another processor than %s", ErrCantInvoke, at, errFormat, runtime.GOARCH)
 	}
 	if p.unknown && s.Execve && !kernelKnowsOtherFormats() {
-		return fmt.Errorf("%w: %s: exec format error: it is neither a program for %s nor a script that begins with #! and an interpreter", ErrCantInvoke, at, runtime.GOARCH)
+		return fmt.Errorf("%w: %s: %w: it is neither a program for %s nor a script that begins with #! and an interpreter", ErrCantInvoke, at, errFormat, runtime.GOARCH)
 	}
 	if p.interpreter == "" {
 		return nil

@@ -8,12 +8,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/test/rig"
+	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
 // job is a process without a lease.
@@ -133,9 +135,9 @@ func TestAdoptRefused(t *testing.T) {
 		code  int
 		want  string
 	}{
-		{"another user's", []string{strconv.Itoa(bobs.pid), "1"}, 1, fmt.Sprintf("process %d runs as user 1, and leases of user 4711 are for that user's processes", bobs.pid)},
-		{"root's", []string{strconv.Itoa(roots.pid), "1"}, 1, fmt.Sprintf("process %d runs as user 0, and leases of user 4711 are for that user's processes", roots.pid)},
-		{"a setuid program", []string{strconv.Itoa(effective), "1"}, 1, fmt.Sprintf("process %d runs as users [0 4711], and leases of user 4711 are for that user's processes", effective)},
+		{"another user's", []string{strconv.Itoa(bobs.pid), "1"}, 1, fmt.Sprintf("there is no process %d of user 4711", bobs.pid)},
+		{"root's", []string{strconv.Itoa(roots.pid), "1"}, 1, fmt.Sprintf("there is no process %d of user 4711", roots.pid)},
+		{"a setuid program", []string{strconv.Itoa(effective), "1"}, 1, fmt.Sprintf("process %d runs as users [0 4711]: leases of user 4711 are for processes of that user alone", effective)},
 		{"in a user namespace", []string{strconv.Itoa(spaced), "1"}, 1, fmt.Sprintf("process %d is in a user namespace of its own: leases are for processes of the host", spaced)},
 		{"pid 1", []string{"1", "1"}, 1, "process 1 is the init of this host: everything descends from it"},
 		{"none", []string{"999999999", "1"}, 1, "there is no process 999999999"},
@@ -187,6 +189,92 @@ func TestAdoptInLease(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	n.waitForLeases(0) // both: the inner one's cgroup is below
+}
+
+// TestAdoptLeavesNoLease: a process that came into a lease while it waited for another one doesn't leave it, and neither does a
+// descendant that has a lease of its own.
+func TestAdoptLeavesNoLease(t *testing.T) {
+	n := start(t)
+	n.broker()
+	holder := n.start(bob, n.Berth, "alloc", "device=0", "--", "sleep", "1000")
+	n.waitForLeases(1)
+	words := as(alice, "sh", "-c", n.Berth+` alloc --wait device=0 -- sleep 1000; echo code $?; while read line; do :; done`)
+	cmd := n.Command(words[0], words[1:]...)
+	in, err := cmd.StdinPipe()
+	rig.Must(t, err)
+	said := &strings.Builder{}
+	cmd.Stderr = said
+	p, out := rig.StartReading(t, cmd)
+	n.waitForQueue(1)
+	if got := n.adopt(alice, strconv.Itoa(p.Cmd.Process.Pid), "device=7"); got.Code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	rig.Must(t, holder.Cmd.Process.Signal(unix.SIGTERM))
+	if line, _ := out.ReadString('\n'); line != "code 125\n" {
+		t.Errorf("the waiting process ends with %s", line)
+	}
+	n.waitForLeases(1)
+	rig.Must(t, in.Close())
+	p.Wait(t)
+	if !strings.Contains(said.String(), "belongs to another lease") {
+		t.Errorf("%s", said)
+	}
+	n.waitForLeases(0)
+
+	j := n.startJob(alice, "sh", "-c", n.Berth+` alloc device=3 -- sleep 1000 & "$@"; kill $!`, "sh")
+	inner := n.waitForLeases(1)[0]
+	got := n.adopt(alice, strconv.Itoa(j.pid), "device=5")
+	if got.Code != 0 || !strings.Contains(got.Err, "a child process stays outside of the lease: process ") || !strings.Contains(got.Err, " belongs to another lease") {
+		t.Errorf("%+v", got)
+	}
+	if got := j.opens(); got != "5" {
+		t.Errorf("it opens %s", got)
+	}
+	n.Do(t, n.Berth, "release", "--force", inner.ID)
+	n.waitForLeases(1)
+	j.end()
+	n.waitForLeases(0)
+}
+
+// TestAdoptForeignChild: a GPU that another user's process uses isn't granted because that process is a child of the adopted one.
+func TestAdoptForeignChild(t *testing.T) {
+	n := start(t)
+	n.broker()
+	node, err := os.OpenFile(n.Path("/dev/nvidia3"), unix.O_PATH, 0) // no driver is behind it
+	rig.Must(t, err)
+	defer node.Close()
+	user := func(uid int) string { return strings.Join(as(uid), " ") }
+	cmd := n.Command("sh", "-c", user(bob)+` sleep 1000 & echo $!; exec `+user(alice)+` sh -c 'read line'`)
+	cmd.ExtraFiles = []*os.File{node}
+	in, err := cmd.StdinPipe()
+	rig.Must(t, err)
+	p, out := rig.StartReading(t, cmd)
+	defer in.Close()
+	line, _ := out.ReadString('\n')
+	child, err := strconv.Atoi(strings.TrimSpace(line))
+	rig.Must(t, err)
+	t.Cleanup(func() { _ = unix.Kill(child, unix.SIGKILL) })
+	for pid, name := range map[int]string{child: "sleep\n", p.Cmd.Process.Pid: "sh\n"} {
+		rig.WaitUntil(t, "the programs run as their users", func() bool {
+			got, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			info, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+			return err == nil && string(got) == name && info.Sys().(*syscall.Stat_t).Uid != 0
+		})
+	}
+	rig.Must(t, sim.ControlNode(n.State.ID, "process", "3", strconv.Itoa(child), "40G"))
+	t.Cleanup(func() { rig.Must(t, sim.ControlNode(n.State.ID, "process", "3", strconv.Itoa(child), "0")) })
+	n.Do(t, n.Berth, "discover", "--if-stale", "--processes")
+	if got := n.run(alice, n.Berth, "alloc", "device=3", "--", "true"); got.Code != 75 {
+		t.Fatalf("alloc: %+v", got)
+	}
+	parent := strconv.Itoa(p.Cmd.Process.Pid)
+	if got := n.adopt(alice, parent, "device=3"); got.Code != 75 || !strings.Contains(got.Err, "GPU 3 in use by sleep") {
+		t.Errorf("adopt: %+v", got)
+	}
+	n.waitForLeases(0)
+	if got := n.adopt(0, parent, "device=3"); got.Code != 0 || !strings.HasSuffix(got.Out, ": GPU 3 for 2 processes\n") {
+		t.Errorf("root adopts both: %+v", got)
+	}
 }
 
 // TestAdoptWaits: a request waits for devices, and ends when the process does.

@@ -503,7 +503,7 @@ func TestForeignLease(t *testing.T) {
 	n.waitForLeases(2)
 	for _, l := range n.waitForLeases(2) {
 		n.wantSaid("release", n.run(alice, n.Berth, "release", "--force", l.ID), rig.Said{
-			Code: 1, Err: "berth: lease " + l.ID + " is not one that user 4711 has taken with berth alloc: only root can end it\n",
+			Code: 1, Err: "berth: lease " + l.ID + " is not one that user 4711 has taken with berth alloc or berth adopt: only root can end it\n",
 		})
 	}
 	for _, id := range []string{"../" + bobs, bobs + "\\n", "", "ffffffffffff"} {

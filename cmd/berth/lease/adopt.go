@@ -85,6 +85,9 @@ func runAdopt(c *cli.Context) error {
 			return err
 		}
 	}
+	if !p.IsAlive() { // NVML has taken its time, and the number may be another process's now
+		return fmt.Errorf("process %d has ended", pid)
+	}
 	var granted protocol.Granted
 	if verb.NeedRoot() == nil {
 		granted, err = adoptAsRoot(c, node, p, wanted)

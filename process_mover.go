@@ -1,0 +1,124 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/berth-gpu/berth/guard"
+	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/hostprocess"
+)
+
+// mover moves processes of the host into the cgroups of leases, one at a time: between the check that a process may leave
+// its cgroup and the move, no other mover on this host moves it into another lease.
+type mover struct {
+	node *Node
+	host hostprocess.Host
+	// containers is nil if the processes ask themselves.
+	containers func() (guard.Containers, error)
+}
+
+func (c Config) moveLockPath() string { return filepath.Join(c.State, "move.lock") }
+
+// moveTimeout bounds the wait for another mover, which needs milliseconds.
+const moveTimeout = 10 * time.Second
+
+// newMover returns a mover of processes that ask themselves, or of adopted ones.
+func (n *Node) newMover(adopted bool) *mover {
+	m := &mover{node: n, host: n.ProcessHost()}
+	if adopted {
+		m.containers = sync.OnceValues(n.guard.ListContainers)
+	}
+	return m
+}
+
+// examine returns the cgroup of the innermost lease that a process belongs to, "" if it belongs to none. It refuses
+// processes that must not be moved.
+func (m *mover) examine(p *hostprocess.Process) (outer string, err error) {
+	group, err := m.host.Examine(p)
+	if err != nil {
+		return "", err
+	}
+	leases, err := m.node.Leases()
+	if err != nil {
+		return "", err
+	}
+	for _, l := range leases {
+		if l.Owner.Cgroup == "" || !cgroup.IsWithin(group, l.Owner.Cgroup) {
+			continue
+		}
+		if !IsCommandCgroup(l.Owner.Cgroup) {
+			return "", hostprocess.Refuse("process %d belongs to a container with a lease: leases are for processes of the host", p.PID)
+		}
+		if len(l.Owner.Cgroup) > len(outer) {
+			outer = l.Owner.Cgroup
+		}
+	}
+	if m.containers == nil {
+		return outer, nil
+	}
+	containers, err := m.containers()
+	if err != nil {
+		return "", err
+	}
+	if found, _ := containers.Find(group); found {
+		return "", hostprocess.Refuse("process %d belongs to a container: leases are for processes of the host", p.PID)
+	}
+	return outer, nil
+}
+
+// checkMove refuses the move of a process into a cgroup if the process belongs to a lease, and the cgroup isn't below that
+// lease's: outside it could keep the lease's devices open after the lease has ended.
+func (m *mover) checkMove(p *hostprocess.Process, into string) error {
+	outer, err := m.examine(p)
+	if err == nil && outer != "" && !cgroup.IsWithin(into, outer) {
+		err = hostprocess.Refuse("process %d belongs to another lease", p.PID)
+	}
+	return err
+}
+
+// move moves a process. It returns false if the process is there already.
+func (m *mover) move(ctx context.Context, p *hostprocess.Process, into string) (moved bool, err error) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveTimeout)
+	defer cancel()
+	l, err := lock.Create(limited, m.node.config.moveLockPath(), 0o600, lock.Exclusive)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if err := m.checkMove(p, into); err != nil {
+		return false, err
+	}
+	own, err := m.host.Tree.ProcessPath(m.host.Proc, p.PID)
+	if err != nil || cgroup.IsWithin(own, into) {
+		return false, err
+	}
+	return true, m.host.Move(p, into)
+}
+
+// moveHolder moves the holder of a lease into the lease's cgroup.
+func (m *mover) moveHolder(ctx context.Context, p ProcessLease, into string) (moved hostprocess.Moved, err error) {
+	move := func(each *hostprocess.Process) (bool, error) { return m.move(ctx, each, into) }
+	if !p.Tree {
+		_, err := move(p.Process)
+		return moved, err
+	}
+	return m.host.MoveTree(ctx, p.Process, into, p.Skip, move)
+}
+
+// canAdopt reports whether a process is root or a descendant, and would be moved with it into the cgroup.
+func (m *mover) canAdopt(pid int, root *hostprocess.Process, into string) bool {
+	if !hostprocess.IsDescendant(m.host.Proc, pid, root.PID) {
+		return false
+	}
+	p, err := hostprocess.Open(pid, root.UID)
+	if err != nil {
+		return false
+	}
+	defer p.Close()
+	return m.checkMove(p, into) == nil
+}
