@@ -57,14 +57,16 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 		return lease, moved, hostprocess.Refuse("process %d is a thread of the kernel", p.Process.PID)
 	}
 	m := n.newMover(p.Tree)
-	outer, err := m.examine(p.Process)
+	leases, err := n.Leases()
 	if err != nil {
 		return lease, moved, err
 	}
-	lease, err = n.findLeaseOf(p.Process)
-	switch {
-	case err != nil:
+	outer, err := m.examine(p.Process, leases)
+	if err != nil {
 		return lease, moved, err
+	}
+	lease = findLeaseOf(leases, p.Process)
+	switch {
 	case lease.ID != "" && lease.Request != p.Request.String():
 		return lease, moved, hostprocess.Refuse("process %d has lease %s (%s) already; a child of it can take another", p.Process.PID, lease.ID, lease.Request)
 	case lease.ID != "": // an earlier call was killed
@@ -93,14 +95,13 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 }
 
 // findLeaseOf returns the lease that a process has taken, the zero lease if there is none.
-func (n *Node) findLeaseOf(p *hostprocess.Process) (own ledger.Lease, err error) {
-	all, err := n.Leases()
-	for _, l := range all {
+func findLeaseOf(leases []ledger.Lease, p *hostprocess.Process) (own ledger.Lease) {
+	for _, l := range leases {
 		if l.Owner.Process == p.Process && IsCommandOf(l.Owner, p.UID) {
 			own = l
 		}
 	}
-	return own, err
+	return own
 }
 
 // cancelAtEnd returns a context that is cancelled soon after a process has ended, so that no request waits for it.

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/hostprocess"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // mover moves processes of the host into the cgroups of leases, one at a time: between the check that a process may leave
@@ -36,14 +37,10 @@ func (n *Node) newMover(adopted bool) *mover {
 	return m
 }
 
-// examine returns the cgroup of the innermost lease that a process belongs to, "" if it belongs to none. It refuses
+// examine returns the cgroup of the innermost of the leases that a process belongs to, "" if it belongs to none. It refuses
 // processes that must not be moved.
-func (m *mover) examine(p *hostprocess.Process) (outer string, err error) {
+func (m *mover) examine(p *hostprocess.Process, leases []ledger.Lease) (outer string, err error) {
 	group, err := m.host.Examine(p)
-	if err != nil {
-		return "", err
-	}
-	leases, err := m.node.Leases()
 	if err != nil {
 		return "", err
 	}
@@ -74,7 +71,11 @@ func (m *mover) examine(p *hostprocess.Process) (outer string, err error) {
 // checkMove refuses the move of a process into a cgroup if the process belongs to a lease, and the cgroup isn't below that
 // lease's: outside it could keep the lease's devices open after the lease has ended.
 func (m *mover) checkMove(p *hostprocess.Process, into string) error {
-	outer, err := m.examine(p)
+	leases, err := m.node.Leases()
+	if err != nil {
+		return err
+	}
+	outer, err := m.examine(p, leases)
 	if err == nil && outer != "" && !cgroup.IsWithin(into, outer) {
 		err = hostprocess.Refuse("process %d belongs to another lease", p.PID)
 	}

@@ -30,9 +30,12 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure the sections whose names begin so: "+names())
 	inside := flag.Bool("inside", false, "run on this node instead of simulated ones")
 	host := flag.Bool("host", false, "measure what needs the engines of this host")
+	asks := flag.Bool("ask", false, "ask the broker for a lease at each line of standard input")
 	flag.Parse()
 	run := outside
 	switch {
+	case *asks:
+		run = func(ctx context.Context, _ options) error { return ask(ctx) }
 	case *inside:
 		run = measure
 	case *host:

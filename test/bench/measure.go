@@ -44,6 +44,7 @@ func topics() []topic {
 		{"discover", small, one((*bench).discover)},
 		{"memory", small, one((*bench).memory)},
 		{"ledger", small, one((*bench).ledger)},
+		{"broker", small, (*bench).broker},
 		{"growth", large, (*bench).growth},
 	}
 }
