@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/gpu/sysfs"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/runtimestate"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -33,6 +34,12 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 func (n *Node) acquire(ctx context.Context, ask ledger.Ask, adopts func(pid int) bool) (ledger.Lease, error) {
 	if err := n.config.Policy.checkRequest(ask.Request); err != nil {
 		return ledger.Lease{}, err
+	}
+	if ask.Owner.UID == 0 {
+		o := &ask.Owner
+		if o.Login, o.LoginFrom = process.FindLogin(n.config.GPUHost().ProcPath()); o.Login != 0 {
+			o.LoginUser = n.users.Find(o.Login)
+		}
 	}
 	// By its runtime's state directory a container is found again when the ledger is lost.
 	if root := ask.Owner.RuntimeRoot; root != "" && ask.Owner.EntryPoint != "run" {

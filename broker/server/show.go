@@ -53,7 +53,10 @@ func (u viewer) hideHolder(l ledger.Lease) ledger.Lease {
 		if name == "" {
 			name = u.findName(l.Owner.UID)
 		}
-		l.Owner = ledger.Owner{EntryPoint: l.Owner.EntryPoint, UID: l.Owner.UID, User: name}
+		l.Owner = ledger.Owner{
+			EntryPoint: l.Owner.EntryPoint, UID: l.Owner.UID, User: name,
+			Login: l.Owner.Login, LoginUser: l.Owner.LoginUser, LoginFrom: l.Owner.LoginFrom,
+		}
 	}
 	return l
 }

@@ -51,6 +51,12 @@ type Owner struct {
 	// User is the name of UID, "" if the process that took the lease hasn't looked it up. It is for
 	// display only.
 	User string `json:"user,omitempty"`
+	// Login is the uid of the person for whom root took the lease, 0 if that isn't known, and LoginUser its name. LoginFrom is
+	// the source: "audit" is the kernel's record of the login session; "sudo" is the environment variable SUDO_UID,
+	// which root can set to anything.
+	Login     int    `json:"login_uid,omitempty"`
+	LoginUser string `json:"login_user,omitempty"`
+	LoginFrom string `json:"login_from,omitempty"`
 	// Command is for display only.
 	Command string  `json:"command,omitempty"`
 	Process Process `json:"process"`
@@ -95,15 +101,15 @@ type Process struct {
 
 // Limits on the texts of an owner. Texts shown on terminals must not contain control sequences.
 const (
-	maxShown = 120  // runes of Name, User and Command
+	maxShown = 120  // runes of Name, User, LoginUser and Command
 	maxText  = 4096 // bytes of every other text: the length of a path
 )
 
-// sanitize returns the owner with Name, User and Command made fit to be shown, or an
+// sanitize returns the owner with Name, User, LoginUser and Command made fit to be shown, or an
 // error if any other text is too long or holds control characters.
 func (o Owner) sanitize() (Owner, error) {
-	o.Name, o.User, o.Command = sanitizeText(o.Name), sanitizeText(o.User), sanitizeText(o.Command)
-	texts := []string{o.EntryPoint, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.PIDFile, o.RuntimeRoot, o.Runtime}
+	o.Name, o.User, o.LoginUser, o.Command = sanitizeText(o.Name), sanitizeText(o.User), sanitizeText(o.LoginUser), sanitizeText(o.Command)
+	texts := []string{o.EntryPoint, o.LoginFrom, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.PIDFile, o.RuntimeRoot, o.Runtime}
 	for _, t := range texts {
 		if len(t) > maxText || strings.ContainsFunc(t, unicode.IsControl) {
 			return o, fmt.Errorf("check owner: invalid text %.40q", t)
@@ -128,8 +134,14 @@ func sanitizeText(text string) string {
 	return string(runes)
 }
 
-// displayName returns entry point, name and short id of a holder, for one-line messages.
+// displayName returns entry point, name and short id of a holder, and the person if root took the lease for one, for one-line
+// messages.
 func (o Owner) displayName() string {
+	if o.LoginUser != "" {
+		person := o.LoginUser
+		o.LoginUser = ""
+		return o.displayName() + " of " + person
+	}
 	id := o.Container[:min(len(o.Container), 12)]
 	switch {
 	case o.Name != "" && o.Name != o.Container && id != "":

@@ -147,7 +147,7 @@ func (list leaseList) rows(now time.Time) (rows [][]string) {
 			state += ", ends in " + output.FormatAge(now, *l.Ends)
 		}
 		rows = append(rows, []string{
-			output.OrDash(l.ID), output.JoinIndexes(l.Devices), output.OrDash(l.Request), output.FormatHolder(l.Owner), output.FindUserName(l.Owner.UID), output.FormatAge(l.Since, now), state,
+			output.OrDash(l.ID), output.JoinIndexes(l.Devices), output.OrDash(l.Request), output.FormatHolder(l.Owner), output.FormatUser(l.Owner), output.FormatAge(l.Since, now), state,
 		})
 	}
 	for i, q := range list.Queue {
@@ -156,7 +156,7 @@ func (list leaseList) rows(now time.Time) (rows [][]string) {
 			state = "stopped; others overtake it"
 		}
 		rows = append(rows, []string{
-			output.OrDash(q.ID), "-", output.OrDash(q.Request), output.FormatHolder(q.Owner), output.FindUserName(q.Owner.UID), output.FormatAge(q.Since, now), state,
+			output.OrDash(q.ID), "-", output.OrDash(q.Request), output.FormatHolder(q.Owner), output.FormatUser(q.Owner), output.FormatAge(q.Since, now), state,
 		})
 	}
 	return rows

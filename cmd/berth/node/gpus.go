@@ -152,7 +152,7 @@ func (d *device) findLease(view ledger.View) {
 	for i, l := range view.Leases {
 		for _, held := range l.Devices {
 			if l.Live && (held.UUID == d.UUID || (d.Parent != "" && held.UUID == d.Parent) || held.HasNodeOf(d.Device)) {
-				d.State, d.Lease, d.User = "leased", &view.Leases[i], output.FindUserName(l.Owner.UID)
+				d.State, d.Lease, d.User = "leased", &view.Leases[i], output.FormatUser(l.Owner)
 				return
 			}
 		}

@@ -1,11 +1,13 @@
 package output
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -42,6 +44,18 @@ func ListIndexes(devices []gpu.Device) []string {
 		}
 	}
 	return append(list, nics...)
+}
+
+// FormatUser prints the user of a lease for people: "alice", or "alice (root)" for a lease that root took for alice, and
+// "alice (sudo)" if only sudo has told so.
+func FormatUser(o ledger.Owner) string {
+	switch {
+	case o.Login == 0:
+		return FindUserName(o.UID)
+	case o.LoginFrom == process.LoginSudo:
+		return cmp.Or(o.LoginUser, FindUserName(o.Login)) + " (sudo)"
+	}
+	return cmp.Or(o.LoginUser, FindUserName(o.Login)) + " (root)"
 }
 
 // FindUserName returns the name of a user, see [username.Find]. A negative number is a user who isn't shown.
