@@ -34,7 +34,7 @@ FUZZTIME ?= 20s
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-plan test test-storms test-upgrade test-engines test-gangs gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
+.PHONY: help build demo demo-plan test test-storms test-upgrade test-engines test-gangs model gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ test-gangs: build image ## gangs of real PyTorch and Open MPI on simulated serve
 	@test "$(ROOT)" = 1 || { echo 'make test-gangs needs root'; exit 1; }
 	@test/gangs/root.sh >/dev/null
 	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_GANGS=1 $(GO) test -count 1 -timeout 60m -json ./test/gangs -gangs.kills $(KILLS) | $(GO) run ./test/audit
+
+model: ## search a model of ledger, device guard and cgroups for unsafe states, with every kill; needs spin
+	@test/model/run.sh
 
 gpu-bundle: build ## a folder to carry to a machine with a GPU and no network; its run.sh is the test
 	@test/gpu/bundle.sh
