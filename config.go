@@ -54,6 +54,8 @@ type Config struct {
 	// than it takes to renew the inventory, so that a stale snapshot is an error, and in a mount
 	// namespace of its own. It is no key of the file.
 	Confined bool `toml:"-"`
+	// SudoUID is the environment variable SUDO_UID of a command: see [ledger.Owner].
+	SudoUID string `toml:"-"`
 
 	path string // of the file that was read, "" for ConfigPath
 }

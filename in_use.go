@@ -193,11 +193,10 @@ func (n *Node) SaveProcesses(ctx context.Context, found map[string][]gpu.Process
 	})
 }
 
-// storeProcesses writes the list of [Node.UnleasedProcesses]. The caller has the lock of inspections.
+// storeProcesses writes the list of [Node.UnleasedProcesses]. The caller has the lock of inspections. It writes a list that is
+// the same, too: a request that has read it looks again (ledger.Ask.Stale), because a process of the list may have closed the
+// device meanwhile, and got it once more.
 func (n *Node) storeProcesses(found map[string][]gpu.Process) error {
-	if maps.EqualFunc(found, n.loadProcesses(), slices.Equal) { // a change makes waiting requests look again
-		return nil
-	}
 	if len(found) == 0 {
 		if err := os.Remove(n.config.processesPath()); !errors.Is(err, fs.ErrNotExist) {
 			return err

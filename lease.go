@@ -37,7 +37,7 @@ func (n *Node) acquire(ctx context.Context, ask ledger.Ask, adopts func(pid int)
 	}
 	if ask.Owner.UID == 0 {
 		o := &ask.Owner
-		if o.Login, o.LoginFrom = process.FindLogin(n.config.GPUHost().ProcPath()); o.Login != 0 {
+		if o.Login, o.LoginFrom = process.FindLogin(n.config.GPUHost().ProcPath(), n.config.SudoUID); o.Login != 0 {
 			o.LoginUser = n.users.Find(o.Login)
 		}
 	}

@@ -18,8 +18,8 @@ const noLogin = 1<<32 - 1
 
 // FindLogin returns the user who has logged in and has become root since, by sudo or su, and the source: the kernel's record of
 // the login session, or SUDO_UID where the kernel or the login program keeps none. uid is 0 if there is no such user. proc is where
-// procfs is mounted.
-func FindLogin(proc string) (uid int, source string) {
+// procfs is mounted, and sudoUID is the value of SUDO_UID, "" if it isn't set.
+func FindLogin(proc, sudoUID string) (uid int, source string) {
 	if os.Geteuid() != 0 {
 		return 0, ""
 	}
@@ -28,7 +28,7 @@ func FindLogin(proc string) (uid int, source string) {
 			return int(id), named(int(id), LoginAudit)
 		}
 	}
-	if id, err := strconv.ParseUint(os.Getenv("SUDO_UID"), 10, 32); err == nil && id != noLogin {
+	if id, err := strconv.ParseUint(sudoUID, 10, 32); err == nil && id != noLogin {
 		return int(id), named(int(id), LoginSudo)
 	}
 	return 0, ""

@@ -35,8 +35,7 @@ func TestFindLogin(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			t.Setenv("SUDO_UID", c.sudo)
-			if uid, source := FindLogin(proc); uid != c.uid || source != c.source {
+			if uid, source := FindLogin(proc, c.sudo); uid != c.uid || source != c.source {
 				t.Errorf("%d by %q", uid, source)
 			}
 		})

@@ -607,6 +607,38 @@ wait for 1..40;`
 	n.waitForQueue(0)
 }
 
+// TestSudo: a lease that root takes for somebody shows the person, and says that root took it.
+func TestSudo(t *testing.T) {
+	n := start(t)
+	n.broker()
+	for _, c := range []struct {
+		name, want string
+		words      []string
+	}{
+		{"sudo", "daemon (sudo)", []string{"env", "SUDO_UID=1"}},
+		{"a login session", "daemon (root)", []string{"sh", "-c", `echo 1 >/proc/self/loginuid || exit 9; exec "$@"`, "sh"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			words := append(c.words, n.Berth, "alloc", "device=4", "--", "sleep", "1000")
+			holder := rig.StartProcess(t, n.Command(words[0], words[1:]...))
+			lease := n.waitForLeases(1)[0]
+			for _, uid := range []int{0, alice} {
+				for _, verb := range []string{"leases", "gpus"} {
+					if got := n.run(uid, n.Berth, verb); !strings.Contains(got.Out, c.want) {
+						t.Errorf("user %d, %s: %+v, want %s", uid, verb, got, c.want)
+					}
+				}
+				if got := n.run(uid, n.Berth, "alloc", "device=4", "--", "true"); !strings.Contains(got.Err, "of daemon since ") && uid == 0 || !strings.Contains(got.Err, "daemon") {
+					t.Errorf("user %d: %+v", uid, got)
+				}
+			}
+			n.Do(t, n.Berth, "release", "--force", lease.ID)
+			holder.Wait(t)
+			n.waitForLeases(0)
+		})
+	}
+}
+
 // TestNICLeases: a user can't fill the ledger with leases of NICs, which any number of leases share.
 func TestNICLeases(t *testing.T) {
 	n := start(t)

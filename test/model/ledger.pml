@@ -28,13 +28,11 @@
  * lease already), PASS is SCM_RIGHTS with the search for leftover processes. ADOPT (berth adopt of a process that has a
  * device open), EVICT and TWO_BROKERS have more states than `make model` searches. MUTANT_… is a change of the protocol
  * that an assertion must notice. LIMIT_… makes one step of the code several steps, which shows a race that the code leaves open:
- *   LIMIT_SPLIT_WALK    Hierarchy.PIDs reads a tree of cgroups one by one. A process that moves from the outer lease's cgroup
- *                       into an inner one meanwhile isn't counted, and berth alloc releases the outer lease (S5). The search
- *                       for leftover processes then finds the process if it has the device open.
+ *   LIMIT_SPLIT_WALK    On cgroup version 1, Hierarchy.Populated reads a tree of cgroups one by one. A process that moves from
+ *                       the outer lease's cgroup into an inner one meanwhile isn't counted, and berth alloc releases the outer
+ *                       lease (S5). Only the broker moves processes so, which needs version 2.
  *   LIMIT_SPLIT_SEARCH  DeviceSearch.Search reads one process after the other. With LIMIT_PASS_ON a process that got a
  *                       descriptor passes it on to one that was read already, and closes it: the search sees neither (S3).
- * DEFECT_SAME_LIST is the code as it is: storeProcesses doesn't write a list that is the same, so Ask.Stale doesn't notice that a
- * process of the list has got the device anew since it was read (S3). Without the define, each non-empty list is written.
  *
  * Not modelled: the queue (a request here doesn't wait), receipts and Repair, exempt cgroups and the host's root, leases of
  * engines and their Bind, several PID namespaces, policy.in_use other than "refuse", policy.leftover "end", and descriptors
@@ -63,7 +61,6 @@ byte cg[NP];       /* cgroup of a tenant, DEAD if it has ended */
 byte has[NP];      /* bits of the devices that it has open */
 byte self[NP];     /* bits of those that it has opened itself, or inherited from a process that did */
 byte kid[NP];      /* 1 + the parent, for berth adopt (IsDescendant) */
-byte entering[NP]; /* ACTOR(a): berth enter, which dies with its parent until it has joined the cgroup (EnterCommand) */
 
 /* cgroups, the ledger, the guard's tables */
 bool exists[NC+2];
@@ -144,7 +141,7 @@ inline checkLedger() {
 
 inline endTenant(p) {
 	d_step {
-	cg[p] = DEAD; has[p] = 0; self[p] = 0; entering[p] = 0;
+	cg[p] = DEAD; has[p] = 0; self[p] = 0;
 	kid[p] = 0;
 	for (k : 0 .. NP-1) { if :: kid[k] == 1+p -> kid[k] = 0 :: else fi }
 	for (k : 1 .. NC) {
@@ -186,9 +183,6 @@ inline endActor(a) {
 	mine[a] = 0; whom[a] = 0; ended[a] = 0; seen[a] = 0;
 	found[a*2] = 0; found[a*2+1] = 0; fgone[a] = 0;
 	stale[a] = 0; looking[a] = 0; asked[a] = 0; covered[a] = 0;
-	for (n : 0 .. NP-1) {
-		if :: entering[n] == ACTOR(a) -> endTenant(n) :: else fi
-	}
 	n = 0;
 	d = 0; c = 0; op = 0; alive = 0; drop = 0; add = 0; occ = 0; adopt = 0; quiet = 0; fromLook = 0; serves[a] = 0; outer = 0;
 	busy[a] = 0
@@ -203,7 +197,7 @@ inline endActor(a) {
 /* Operations of actors. */
 #define ALLOC 1  /* berth alloc: holdLease */
 #define PROC 2   /* LeaseProcess, for berth-broker and berth adopt */
-#define RETRY 3  /* LeaseProcess for a process that has a lease: SyncDeviceGuard, then moveProcess */
+#define RETRY 3  /* LeaseProcess for a process that has a lease: SyncDeviceGuard, then moveHolder */
 #define REAP 4   /* Ledger.Reap */
 #define RELDEAD 5 /* Ledger.ReleaseIfDead */
 #define RELEASE 6 /* Ledger.Release */
@@ -360,12 +354,12 @@ end_idle:
 			CHOOSE_TENANT(n);
 			/* The broker takes one request of a process at a time (beginAsking). */
 			if
-			:: cg[n] == DEAD || entering[n] -> n = 0; goto dead
+			:: cg[n] == DEAD -> n = 0; goto dead
 #ifndef WITH_TWO_BROKERS
-			:: cg[n] != DEAD && !entering[n] && whom[1-a] == 1+n -> n = 0; goto dead
-			:: cg[n] != DEAD && !entering[n] && whom[1-a] != 1+n -> whom[a] = 1+n
+			:: cg[n] != DEAD && whom[1-a] == 1+n -> n = 0; goto dead
+			:: cg[n] != DEAD && whom[1-a] != 1+n -> whom[a] = 1+n
 #else
-			:: cg[n] != DEAD && !entering[n] -> whom[a] = 1+n
+			:: cg[n] != DEAD -> whom[a] = 1+n
 #endif
 			fi;
 			n = 0;
@@ -394,7 +388,7 @@ create:	atomic {
 	}
 
 find:	atomic {
-		/* Host.Examine and findProcessLeases */
+		/* mover.examine and findLeaseOf */
 		if :: whom[a] == 0 -> goto dead :: else fi;
 		d_step { for (i : 1 .. NC) { if :: lease[i] && owner[i] == TENANT(whom[a]-1) -> c = i :: else fi } i = 0 };
 		n = cg[whom[a]-1];
@@ -605,7 +599,7 @@ inspect:	atomic {
 		}
 		i = 0; j = 0;
 		if
-#ifndef DEFECT_SAME_LIST
+#ifndef MUTANT_SAME_LIST
 		:: found[a*2] || found[a*2+1] || gone || fgone[a] || stored[0] || stored[1] ->
 #else
 		:: gone || fgone[a] || stored[0] != found[a*2] || stored[1] != found[a*2+1] ->
@@ -641,7 +635,7 @@ granted:	atomic {
 		if
 		:: KILL
 		:: op == ALLOC -> goto start
-		/* moveProcess; a client that hangs up, or a process that has ended, ends the lease */
+		/* mover.move; a client that hangs up, or a process that has ended, ends the lease */
 		:: op != ALLOC && whom[a] && exists[c] ->
 			cg[whom[a]-1] = c;
 #ifdef WITH_ADOPT
@@ -657,16 +651,16 @@ granted:	atomic {
 	goto tx;
 
 start:	atomic {
-		/* runInCgroup starts berth enter */
+		/* runInCgroup: Hierarchy.Start, which fails if the cgroup is gone */
 		if
-		:: cg[0] == DEAD -> cg[0] = 0; entering[0] = ACTOR(a); whom[a] = 1
-		:: cg[0] != DEAD && cg[1] == DEAD -> cg[1] = 0; entering[1] = ACTOR(a); whom[a] = 2
+		:: exists[c] && cg[0] == DEAD -> cg[0] = c; whom[a] = 1
+		:: exists[c] && cg[0] != DEAD && cg[1] == DEAD -> cg[1] = c; whom[a] = 2
 		:: KILL
 		fi
 	}
-	/* exec.Cmd.Wait, then remainingProcesses */
+	/* exec.Cmd.Wait, then hasRemaining */
 #ifdef LIMIT_SPLIT_WALK
-	/* Hierarchy.PIDs reads one cgroup after the other, here those below first. */
+	/* A walk reads one cgroup after the other, here those below first. */
 	STEP(whom[a] == 0 -> n = 0; for (j : 0 .. NP-1) { if :: cg[j] != c && IN(cg[j], c) -> n = 1 :: else fi } j = 0;
 		if :: n -> n = 0; goto dead :: else fi);
 	STEP(true -> n = 0; for (j : 0 .. NP-1) { if :: cg[j] == c -> n = 1 :: else fi } j = 0;
@@ -736,16 +730,15 @@ end:
 		CHOOSE_TENANT(p);
 		if
 		:: cg[p] != DEAD -> endTenant(p)
-		:: entering[p] && exists[mine[entering[p]-1]] -> cg[p] = mine[entering[p]-1]; entering[p] = 0
 		:: cg[p] == DEAD -> cg[p] = 0
 		:: cg[p] == DEAD -> /* a fork of another tenant, in its cgroup and with its files */
 			CHOOSE_TENANT(q);
-			if :: (cg[q] > 0 || has[q]) && cg[q] != DEAD && !entering[q] -> cg[p] = cg[q]; has[p] = has[q]; self[p] = self[q];
+			if :: (cg[q] > 0 || has[q]) && cg[q] != DEAD -> cg[p] = cg[q]; has[p] = has[q]; self[p] = self[q];
 #ifdef WITH_ADOPT
 				kid[p] = 1+q
 #endif
 			:: else fi
-		:: cg[p] != DEAD && !entering[p] ->
+		:: cg[p] != DEAD ->
 			CHOOSE_DEVICE(d);
 			if
 			:: !(has[p] & BIT(d)) && ALLOWED(cg[p], d) -> tenantOpens(p, d)
@@ -755,9 +748,9 @@ end:
 				CHOOSE_TENANT(q);
 				if
 #ifdef LIMIT_PASS_ON
-				:: q != p && cg[q] != DEAD && !entering[q] -> has[q] = has[q] | BIT(d)
+				:: q != p && cg[q] != DEAD -> has[q] = has[q] | BIT(d)
 #else
-				:: q != p && cg[q] != DEAD && !entering[q] && HOLDS(cg[p], d, 0) -> has[q] = has[q] | BIT(d)
+				:: q != p && cg[q] != DEAD && HOLDS(cg[p], d, 0) -> has[q] = has[q] | BIT(d)
 #endif
 				:: else
 				fi

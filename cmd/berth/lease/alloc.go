@@ -97,28 +97,35 @@ func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command
 	waiting.NewRemarkPrinter()(node.RemarkOccupied(lease.Devices))
 	ctx := context.WithoutCancel(c.Context)
 	runErr := runInCgroup(c.Context, tree, berth.CommandProcesses(group), command, argv, append(os.Environ(), berth.CommandEnvironment(lease)...))
-	left, err := remainingProcesses(tree, group)
-	if err == nil && len(left) > 0 {
-		printLeft(output.FormatCount(len(left), "process"), output.JoinIndexes(lease.Devices))
+	live, err := hasRemaining(tree, group)
+	if err != nil { // the lease ends when another request finds that its cgroup is empty
+		return errors.Join(runErr, err)
+	}
+	if live {
+		left, _ := tree.PIDs(group) // only shown
+		printLeft(output.FormatCount(max(len(left), 1), "process"), output.JoinIndexes(lease.Devices))
 		return runErr
 	}
-	return errors.Join(runErr, node.RemoveCommandCgroup(ctx, group), node.Release(ctx, lease.ID), node.SweepCommandCgroups(ctx))
+	if err := node.RemoveCommandCgroup(ctx, group); err != nil {
+		return errors.Join(runErr, err)
+	}
+	return errors.Join(runErr, node.Release(ctx, lease.ID), node.SweepCommandCgroups(ctx))
 }
 
 func printLeft(processes, devices string) {
 	fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n", processes, devices)
 }
 
-// remainingProcesses returns the processes that are still in the cgroup a moment after the
-// command has ended. It waits because a signal to a job ends its processes one after another.
-func remainingProcesses(tree cgroup.Hierarchy, group string) (pids []int, err error) {
+// hasRemaining reports whether processes are still in the cgroup a moment after the command has ended. It waits because a
+// signal to a job ends its processes one after another.
+func hasRemaining(tree cgroup.Hierarchy, group string) (live bool, err error) {
 	for range 20 {
-		if pids, err = tree.PIDs(group); err != nil || len(pids) == 0 {
-			return pids, err
+		if live, err = tree.Populated(group); err != nil || !live {
+			return live, err
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return pids, nil
+	return live, nil
 }
 
 // runInCgroup runs the command in the cgroup: no instruction of it runs outside.

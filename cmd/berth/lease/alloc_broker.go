@@ -48,8 +48,9 @@ func holdBrokersLease(c *cli.Context, node *berth.Node, wanted request.Request, 
 		return runErr // the child had no lease, and has printed why
 	}
 	// A process that can't be counted is found by the broker.
-	if left, err := remainingProcesses(node.Cgroups(), lease.Cgroup); err == nil && len(left) > 0 {
-		printLeft(output.FormatCount(len(left), "process"), lease.Devices)
+	if live, err := hasRemaining(node.Cgroups(), lease.Cgroup); err == nil && live {
+		left, _ := node.Cgroups().PIDs(lease.Cgroup) // only shown
+		printLeft(output.FormatCount(max(len(left), 1), "process"), lease.Devices)
 		return runErr
 	}
 	err = client.New(conf.State).Release(c.Context, lease.ID, false)

@@ -37,3 +37,16 @@ func TestFormatHolder(t *testing.T) {
 		})
 	}
 }
+
+func TestFormatUser(t *testing.T) {
+	for want, owner := range map[string]ledger.Owner{
+		"root":         {},
+		"-":            {UID: -1},
+		"alice (root)": {Login: 1000, LoginUser: "alice", LoginFrom: "audit"},
+		"alice (sudo)": {Login: 1000, LoginUser: "alice", LoginFrom: "sudo"},
+	} {
+		if got := FormatUser(owner); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -86,6 +86,6 @@ func LoadConfig(c *cli.Context) (berth.Config, error) { return LoadConfigFile(c.
 // LoadConfigFile is [LoadConfig] for the file at path.
 func LoadConfigFile(path string) (berth.Config, error) {
 	conf, err := berth.LoadConfig(path)
-	conf.Log = NewLog()
+	conf.Log, conf.SudoUID = NewLog(), os.Getenv("SUDO_UID")
 	return conf, err
 }
