@@ -34,6 +34,9 @@ func (c Config) inspectionPath() string { return filepath.Join(c.State, "inspect
 // inspectEnded is [ledger.Options.Inspect]. One search for several leases that end at the same time is enough: it sees
 // all devices, and it is skipped if another one has begun since the call.
 func (n *Node) inspectEnded(ctx context.Context, ended []ledger.Lease) error {
+	if len(ended) > 0 && !slices.ContainsFunc(ended, holdsGPU) {
+		return nil // the search is for GPUs and slices
+	}
 	asked, err := n.readUptime()
 	if err != nil {
 		return err
@@ -58,6 +61,11 @@ func (n *Node) inspectEnded(ctx context.Context, ended []ledger.Lease) error {
 		_, err = f.WriteAt(fmt.Appendf(nil, "%020d", began), 0)
 		return err
 	})
+}
+
+// holdsGPU reports whether a lease has a GPU or a slice.
+func holdsGPU(l ledger.Lease) bool {
+	return slices.ContainsFunc(l.Devices, func(d gpu.Device) bool { return !d.IsNIC() && !d.IsCDI() })
 }
 
 // InspectDevices is [ledger.Options.Inspect] for ledgers that are opened without a [Node], as those of tasks are. It does

@@ -66,6 +66,13 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 		return lease, moved, err
 	}
 	lease = findLeaseOf(leases, p.Process)
+	for _, l := range leases { // two calls at once have taken one each, and were killed
+		if l.ID != lease.ID && l.Owner.Process == p.Process.Process && IsCommandOf(l.Owner, p.Process.UID) {
+			if err := n.WithdrawLease(context.WithoutCancel(ctx), l); err != nil {
+				return lease, moved, err
+			}
+		}
+	}
 	switch {
 	case lease.ID != "" && lease.Request != p.Request.String():
 		return lease, moved, hostprocess.Refuse("process %d has lease %s (%s) already; a child of it can take another", p.Process.PID, lease.ID, lease.Request)
@@ -83,7 +90,7 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 		return lease, moved, err
 	}
 	if err = context.Cause(ctx); err == nil {
-		moved, err = m.moveHolder(ctx, p, CommandProcesses(lease.Owner.Cgroup))
+		moved, err = m.moveHolder(ctx, p, lease)
 	}
 	if err != nil {
 		return lease, moved, errors.Join(err, n.WithdrawLease(context.WithoutCancel(ctx), lease))
@@ -94,11 +101,11 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 	return lease, moved, nil
 }
 
-// findLeaseOf returns the lease that a process has taken, the zero lease if there is none.
+// findLeaseOf returns the first lease that was taken for a process, the zero lease if there is none.
 func findLeaseOf(leases []ledger.Lease, p *hostprocess.Process) (own ledger.Lease) {
 	for _, l := range leases {
 		if l.Owner.Process == p.Process && IsCommandOf(l.Owner, p.UID) {
-			own = l
+			return l
 		}
 	}
 	return own
@@ -188,11 +195,13 @@ func (n *Node) findOtherDevice(inv gpu.Inventory, lease ledger.Lease, adopts fun
 
 // WithdrawLease ends the lease of a process that doesn't get it, unless processes are in its cgroup.
 func (n *Node) WithdrawLease(ctx context.Context, l ledger.Lease) error {
-	populated, err := n.cgroups.Populated(l.Owner.Cgroup)
-	if err != nil || populated {
-		return err
-	}
-	return errors.Join(n.Release(ctx, l.ID), n.RemoveCommandCgroup(ctx, l.Owner.Cgroup))
+	return n.withMoveLock(ctx, func() error {
+		populated, err := n.cgroups.Populated(l.Owner.Cgroup)
+		if err != nil || populated {
+			return err
+		}
+		return errors.Join(n.Release(ctx, l.ID), n.RemoveCommandCgroup(ctx, l.Owner.Cgroup))
+	})
 }
 
 // FindUsed returns the devices that a process and its descendants use, as NVML reports it, in the order of the inventory.

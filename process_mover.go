@@ -82,33 +82,66 @@ func (m *mover) checkMove(p *hostprocess.Process, into string) error {
 	return err
 }
 
-// move moves a process. It returns false if the process is there already.
-func (m *mover) move(ctx context.Context, p *hostprocess.Process, into string) (moved bool, err error) {
+// withMoveLock calls f while no other mover moves a process.
+func (n *Node) withMoveLock(ctx context.Context, f func() error) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveTimeout)
 	defer cancel()
-	l, err := lock.Create(limited, m.node.config.moveLockPath(), 0o600, lock.Exclusive)
+	l, err := lock.Create(limited, n.config.moveLockPath(), 0o600, lock.Exclusive)
 	if err != nil {
-		return false, err
+		return err
 	}
-	defer func() { err = errors.Join(err, l.Close()) }()
-	if err := m.checkMove(p, into); err != nil {
-		return false, err
-	}
-	own, err := m.host.Tree.ProcessPath(m.host.Proc, p.PID)
-	if err != nil || cgroup.IsWithin(own, into) {
-		return false, err
-	}
-	return true, m.host.Move(p, into)
+	return errors.Join(f(), l.Close())
 }
 
-// moveHolder moves the holder of a lease into the lease's cgroup.
-func (m *mover) moveHolder(ctx context.Context, p ProcessLease, into string) (moved hostprocess.Moved, err error) {
-	move := func(each *hostprocess.Process) (bool, error) { return m.move(ctx, each, into) }
+// move moves a process unless check, which may be nil, returns an error. It returns false if the process is there already.
+func (m *mover) move(ctx context.Context, p *hostprocess.Process, into string, check func() error) (moved bool, err error) {
+	err = m.node.withMoveLock(ctx, func() error {
+		if check != nil {
+			if err := check(); err != nil {
+				return err
+			}
+		}
+		if err := m.checkMove(p, into); err != nil {
+			return err
+		}
+		own, err := m.host.Tree.ProcessPath(m.host.Proc, p.PID)
+		if err != nil || cgroup.IsWithin(own, into) {
+			return err
+		}
+		moved = true
+		return m.host.Move(p, into)
+	})
+	return moved, err
+}
+
+// moveHolder moves the holder of a lease into the lease's cgroup. It refuses a process for which another call has taken a
+// lease before.
+func (m *mover) moveHolder(ctx context.Context, p ProcessLease, lease ledger.Lease) (moved hostprocess.Moved, err error) {
+	into := CommandProcesses(lease.Owner.Cgroup)
+	isFirst := func() error {
+		leases, err := m.node.Leases()
+		if err != nil {
+			return err
+		}
+		switch first := findLeaseOf(leases, p.Process); first.ID {
+		case lease.ID:
+			return nil
+		case "":
+			return hostprocess.Refuse("the lease of process %d has ended meanwhile: ask again", p.Process.PID)
+		default:
+			return hostprocess.Refuse("process %d has lease %s (%s) already", p.Process.PID, first.ID, first.Request)
+		}
+	}
 	if !p.Tree {
-		_, err := move(p.Process)
+		_, err := m.move(ctx, p.Process, into, isFirst)
 		return moved, err
 	}
-	return m.host.MoveTree(ctx, p.Process, into, p.Skip, move)
+	return m.host.MoveTree(ctx, p.Process, into, p.Skip, func(each *hostprocess.Process) (bool, error) {
+		if each == p.Process {
+			return m.move(ctx, each, into, isFirst)
+		}
+		return m.move(ctx, each, into, nil)
+	})
 }
 
 // canAdopt reports whether a process is root or a descendant, and would be moved with it into the cgroup.

@@ -47,7 +47,7 @@ func TestOrderArguments(t *testing.T) {
 		{"a command's flags", "berth exec a ls -l", "berth exec a ls -l"},
 		{"an image's command", "berth run image ls -l", "berth run image ls -l"},
 		{"a verb with verbs", "berth cdi validate x --json", "berth cdi validate --json x"},
-		{"a verb that berth calls itself", "berth hold /x 1 1 sh -c x", "berth hold /x 1 1 sh -c x"},
+		{"a verb that berth calls itself", "berth enter /x 1 sh -c x", "berth enter /x 1 sh -c x"},
 		{"no such verb", "berth nosuch a -f", "berth nosuch a -f"},
 		{"an unknown flag", "berth rm a --frce b", "berth rm --frce a b"},
 		{"a value that is missing", "berth kill a -s", "berth kill --signal"},

@@ -50,17 +50,13 @@ func (h Hierarchy) enableFromTop(path, names string) bool {
 	return path != "/" && h.enableFromTop(filepath.Dir(path), names) && writeControl(file, names) == nil
 }
 
-// StartRuntime is [Hierarchy.Start] in the runtime's cgroup of the task at path.
+// StartRuntime starts cmd inside the runtime's cgroup of the task at path. The process
+// is never outside of it. The caller must have locked its goroutine to its thread: on
+// version 1 the thread itself moves there and back.
 func (h Hierarchy) StartRuntime(cmd *exec.Cmd, path string) error {
-	return h.Start(cmd, path+"/"+runtimeLeaf)
-}
-
-// Start starts cmd in the cgroup at path. The process is never outside of it. The caller must have locked its
-// goroutine to its thread: on version 1 the thread itself moves there and back. Unlike a move of a process, this waits for no
-// RCU grace period, which takes milliseconds.
-func (h Hierarchy) Start(cmd *exec.Cmd, path string) error {
+	leaf := path + "/" + runtimeLeaf
 	if h.Version == V2 {
-		return h.startInside(cmd, path)
+		return h.startInside(cmd, leaf)
 	}
 	data, err := os.ReadFile("/proc/thread-self/cgroup")
 	if err != nil {
@@ -70,7 +66,7 @@ func (h Hierarchy) Start(cmd *exec.Cmd, path string) error {
 	if err != nil {
 		return fmt.Errorf("read own cgroup: %w", err)
 	}
-	if err := h.moveThread(path); err != nil {
+	if err := h.moveThread(leaf); err != nil {
 		return err
 	}
 	return errors.Join(cmd.Start(), h.moveThread(own))

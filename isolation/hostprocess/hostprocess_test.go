@@ -282,13 +282,13 @@ func TestMoveTreeThatForks(t *testing.T) {
 	if len(moved.PIDs) < 4 || len(moved.Remarks) != 0 {
 		t.Errorf("%+v", moved)
 	}
-	for _, pid := range listDescendants("/proc", root) {
-		p, err := Open(pid, AnyUser)
+	for _, d := range listDescendants("/proc", root) {
+		p, err := Open(d.pid, AnyUser)
 		if err != nil {
 			continue // it has ended
 		}
 		if got, err := h.Examine(p); err == nil && got != group {
-			t.Errorf("process %d is in %s", pid, got)
+			t.Errorf("process %d is in %s", d.pid, got)
 		}
 		p.Close()
 	}

@@ -39,12 +39,12 @@ func (h Host) MoveTree(ctx context.Context, root *Process, group string, skip in
 	done, refused := map[int]bool{root.PID: true, skip: true}, 0
 	for round := range maxRounds {
 		outside := false
-		for _, pid := range listDescendants(h.Proc, root.PID) {
-			if done[pid] || ctx.Err() != nil {
+		for _, d := range listDescendants(h.Proc, root.PID) {
+			if done[d.pid] || ctx.Err() != nil {
 				continue
 			}
-			done[pid] = true
-			moved, err := h.moveDescendant(pid, root, move)
+			done[d.pid] = true
+			moved, err := h.moveDescendant(d, root, move)
 			if err != nil {
 				if refused++; refused <= maxRemarks {
 					m.Remarks = append(m.Remarks, fmt.Sprintf("a child process stays outside of the lease: %v", err))
@@ -74,14 +74,14 @@ func (h Host) MoveTree(ctx context.Context, root *Process, group string, skip in
 
 // moveDescendant moves a process that was listed as a descendant of root. A process that has ended, or that has got the pid of
 // one, is no error.
-func (h Host) moveDescendant(pid int, root *Process, move func(*Process) (bool, error)) (moved bool, err error) {
-	p, err := Open(pid, root.UID)
+func (h Host) moveDescendant(d descendant, root *Process, move func(*Process) (bool, error)) (moved bool, err error) {
+	p, err := Open(d.pid, root.UID)
 	if err != nil {
 		return false, nil
 	}
 	defer p.Close()
-	if !IsDescendant(h.Proc, pid, root.PID) || !root.IsAlive() {
-		return false, nil
+	if parent, err := process.Parent(h.Proc, d.pid); err != nil || parent != d.parent || !root.IsAlive() {
+		return false, nil //nolint:nilerr // it has ended, or has lost its parent
 	}
 	moved, err = move(p)
 	if errors.Is(err, errEnded) {
@@ -90,20 +90,23 @@ func (h Host) moveDescendant(pid int, root *Process, move func(*Process) (bool, 
 	return moved, err
 }
 
-// listDescendants returns the pids of a process's descendants, each after its parent. Those that start or end
+// descendant is a process, and the parent that it had when it was listed.
+type descendant struct{ pid, parent int }
+
+// listDescendants returns the descendants of a process, each after its parent. Those that start or end
 // during the call may be left out, and a pid may have been reused. It reads one file of each process of the host.
-func listDescendants(proc string, root int) (all []int) {
-	children := map[int][]int{}
+func listDescendants(proc string, root int) (all []descendant) {
+	children := map[int][]descendant{}
 	for _, pid := range process.List(proc) {
 		if parent, err := process.Parent(proc, pid); err == nil {
-			children[parent] = append(children[parent], pid)
+			children[parent] = append(children[parent], descendant{pid, parent})
 		}
 	}
 	all, seen := slices.Clone(children[root]), map[int]bool{root: true}
 	for i := 0; i < len(all); i++ { // after a reuse of pids a process can seem to be its own ancestor
-		if !seen[all[i]] {
-			seen[all[i]] = true
-			all = append(all, children[all[i]]...)
+		if pid := all[i].pid; !seen[pid] {
+			seen[pid] = true
+			all = append(all, children[pid]...)
 		}
 	}
 	return all

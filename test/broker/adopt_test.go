@@ -277,6 +277,36 @@ func TestAdoptForeignChild(t *testing.T) {
 	}
 }
 
+// TestAdoptByTwo: root and the user adopt a process at the same time. It gets one lease, whoever is killed.
+func TestAdoptByTwo(t *testing.T) {
+	n := start(t)
+	n.broker()
+	for i := range 15 {
+		j := n.startJob(alice)
+		pid := strconv.Itoa(j.pid)
+		var calls []rig.Process
+		for _, who := range []int{0, alice, 0, alice} {
+			calls = append(calls, n.start(who, n.Berth, "adopt", pid, "1"))
+		}
+		time.Sleep(rand.N(60 * time.Millisecond))
+		_ = calls[i%4].Cmd.Process.Kill() // it may have ended
+		for _, c := range calls {
+			c.Wait(t)
+		}
+		var got rig.Said
+		rig.WaitUntil(t, "the request of a killed command has ended", func() bool {
+			got = n.adopt(alice, pid, "1")
+			return !strings.Contains(got.Err, "is getting a lease already")
+		})
+		leases := n.waitForLeases(1)
+		if got.Code != 0 || !strings.HasPrefix(got.Out, leases[0].ID+": ") || j.opens() == "" {
+			t.Errorf("round %d: %+v, %+v", i, got, leases)
+		}
+		j.end()
+		n.Do(t, n.Berth, "alloc", "--wait=1m", "8", "--", "true")
+	}
+}
+
 // TestAdoptWaits: a request waits for devices, and ends when the process does.
 func TestAdoptWaits(t *testing.T) {
 	n := start(t)

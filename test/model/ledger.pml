@@ -61,6 +61,7 @@ byte cg[NP];       /* cgroup of a tenant, DEAD if it has ended */
 byte has[NP];      /* bits of the devices that it has open */
 byte self[NP];     /* bits of those that it has opened itself, or inherited from a process that did */
 byte kid[NP];      /* 1 + the parent, for berth adopt (IsDescendant) */
+byte entering[NP]; /* ACTOR(a): berth enter, which dies with its parent until it has joined the cgroup (EnterCommand) */
 
 /* cgroups, the ledger, the guard's tables */
 bool exists[NC+2];
@@ -141,7 +142,7 @@ inline checkLedger() {
 
 inline endTenant(p) {
 	d_step {
-	cg[p] = DEAD; has[p] = 0; self[p] = 0;
+	cg[p] = DEAD; has[p] = 0; self[p] = 0; entering[p] = 0;
 	kid[p] = 0;
 	for (k : 0 .. NP-1) { if :: kid[k] == 1+p -> kid[k] = 0 :: else fi }
 	for (k : 1 .. NC) {
@@ -183,6 +184,9 @@ inline endActor(a) {
 	mine[a] = 0; whom[a] = 0; ended[a] = 0; seen[a] = 0;
 	found[a*2] = 0; found[a*2+1] = 0; fgone[a] = 0;
 	stale[a] = 0; looking[a] = 0; asked[a] = 0; covered[a] = 0;
+	for (n : 0 .. NP-1) {
+		if :: entering[n] == ACTOR(a) -> endTenant(n) :: else fi
+	}
 	n = 0;
 	d = 0; c = 0; op = 0; alive = 0; drop = 0; add = 0; occ = 0; adopt = 0; quiet = 0; fromLook = 0; serves[a] = 0; outer = 0;
 	busy[a] = 0
@@ -354,12 +358,12 @@ end_idle:
 			CHOOSE_TENANT(n);
 			/* The broker takes one request of a process at a time (beginAsking). */
 			if
-			:: cg[n] == DEAD -> n = 0; goto dead
+			:: cg[n] == DEAD || entering[n] -> n = 0; goto dead
 #ifndef WITH_TWO_BROKERS
-			:: cg[n] != DEAD && whom[1-a] == 1+n -> n = 0; goto dead
-			:: cg[n] != DEAD && whom[1-a] != 1+n -> whom[a] = 1+n
+			:: cg[n] != DEAD && !entering[n] && whom[1-a] == 1+n -> n = 0; goto dead
+			:: cg[n] != DEAD && !entering[n] && whom[1-a] != 1+n -> whom[a] = 1+n
 #else
-			:: cg[n] != DEAD -> whom[a] = 1+n
+			:: cg[n] != DEAD && !entering[n] -> whom[a] = 1+n
 #endif
 			fi;
 			n = 0;
@@ -651,10 +655,10 @@ granted:	atomic {
 	goto tx;
 
 start:	atomic {
-		/* runInCgroup: Hierarchy.Start, which fails if the cgroup is gone */
+		/* runInCgroup starts berth enter */
 		if
-		:: exists[c] && cg[0] == DEAD -> cg[0] = c; whom[a] = 1
-		:: exists[c] && cg[0] != DEAD && cg[1] == DEAD -> cg[1] = c; whom[a] = 2
+		:: cg[0] == DEAD -> cg[0] = 0; entering[0] = ACTOR(a); whom[a] = 1
+		:: cg[0] != DEAD && cg[1] == DEAD -> cg[1] = 0; entering[1] = ACTOR(a); whom[a] = 2
 		:: KILL
 		fi
 	}
@@ -730,15 +734,16 @@ end:
 		CHOOSE_TENANT(p);
 		if
 		:: cg[p] != DEAD -> endTenant(p)
+		:: entering[p] && exists[mine[entering[p]-1]] -> cg[p] = mine[entering[p]-1]; entering[p] = 0
 		:: cg[p] == DEAD -> cg[p] = 0
 		:: cg[p] == DEAD -> /* a fork of another tenant, in its cgroup and with its files */
 			CHOOSE_TENANT(q);
-			if :: (cg[q] > 0 || has[q]) && cg[q] != DEAD -> cg[p] = cg[q]; has[p] = has[q]; self[p] = self[q];
+			if :: (cg[q] > 0 || has[q]) && cg[q] != DEAD && !entering[q] -> cg[p] = cg[q]; has[p] = has[q]; self[p] = self[q];
 #ifdef WITH_ADOPT
 				kid[p] = 1+q
 #endif
 			:: else fi
-		:: cg[p] != DEAD ->
+		:: cg[p] != DEAD && !entering[p] ->
 			CHOOSE_DEVICE(d);
 			if
 			:: !(has[p] & BIT(d)) && ALLOWED(cg[p], d) -> tenantOpens(p, d)
@@ -748,9 +753,9 @@ end:
 				CHOOSE_TENANT(q);
 				if
 #ifdef LIMIT_PASS_ON
-				:: q != p && cg[q] != DEAD -> has[q] = has[q] | BIT(d)
+				:: q != p && cg[q] != DEAD && !entering[q] -> has[q] = has[q] | BIT(d)
 #else
-				:: q != p && cg[q] != DEAD && HOLDS(cg[p], d, 0) -> has[q] = has[q] | BIT(d)
+				:: q != p && cg[q] != DEAD && !entering[q] && HOLDS(cg[p], d, 0) -> has[q] = has[q] | BIT(d)
 #endif
 				:: else
 				fi

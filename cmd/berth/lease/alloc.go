@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -128,51 +127,24 @@ func hasRemaining(tree cgroup.Hierarchy, group string) (live bool, err error) {
 	return live, nil
 }
 
-// runInCgroup runs the command in the cgroup: no instruction of it runs outside.
+// runInCgroup runs the command in the cgroup. berth enter joins the cgroup before it execs
+// the command, so no instruction of the command runs outside.
 func runInCgroup(ctx context.Context, tree cgroup.Hierarchy, group, command string, argv, env []string) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd := &exec.Cmd{Path: command, Args: argv, Env: env, SysProcAttr: &syscall.SysProcAttr{}}
-	return runChild(ctx, cmd, func() error {
-		err := tree.Start(cmd, group)
-		var failed *fs.PathError
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &failed) && failed.Path == command && !lacksResources(err):
-			return verb.WithCode(verb.ExitNoExec, fmt.Errorf("execute %s: %w", command, failed.Err))
-		}
-		return verb.WithCode(verb.ExitBerth, fmt.Errorf("start a process for the command: %w", err))
-	})
+	return runSelf(ctx, exec.Cmd{Args: append([]string{"berth", "enter", tree.Mount, group, command}, argv...), Env: env})
 }
 
-// lacksResources reports whether a process couldn't be started for another reason than its program.
-func lacksResources(err error) bool {
-	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EOPNOTSUPP)
-}
-
-// runSelf runs this program with other arguments, which becomes the command.
-func runSelf(ctx context.Context, cmd *exec.Cmd) error {
-	cmd.Path, cmd.SysProcAttr = "/proc/self/exe", &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return runChild(ctx, cmd, func() error {
-		if err := cmd.Start(); err != nil {
-			return verb.WithCode(verb.ExitBerth, fmt.Errorf("start a process for the command: %w", err))
-		}
-		return nil
-	})
-}
-
-// runChild runs a child that start starts to its end, and passes signals on.
-func runChild(ctx context.Context, cmd *exec.Cmd, start func() error) error {
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+// runSelf runs this program with other arguments, which becomes the command, and passes signals on.
+func runSelf(ctx context.Context, cmd exec.Cmd) error {
+	cmd.Path, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/proc/self/exe", os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, verb.ForwardedSignals()...) // never stopped: this process has to release the lease
 	verb.SettleInterrupts(ctx)
 	if err := ctx.Err(); err != nil { // a signal came before the process was started
 		return err
 	}
-	if err := start(); err != nil {
-		return err
+	if err := cmd.Start(); err != nil {
+		return verb.WithCode(verb.ExitBerth, fmt.Errorf("start a process for the command: %w", err))
 	}
 	go forwardSignals(signals, cmd.Process)
 	return childExit(cmd.Wait())
@@ -189,6 +161,29 @@ func childExit(err error) error {
 		return verb.WithCode(128+int(status.Signal()), nil)
 	}
 	return verb.WithCode(status.ExitStatus(), nil)
+}
+
+// EnterCommand is the hidden verb that berth alloc starts: it joins the cgroup and execs the
+// command. Until it has joined, it dies with its parent; afterwards the cgroup proves that the
+// holder of the lease lives.
+func EnterCommand() *cli.Command {
+	return &cli.Command{
+		Name: "enter", Hidden: true, SkipFlagParsing: true,
+		Action: func(c *cli.Context) error {
+			a := c.Args().Slice()
+			if len(a) < 4 {
+				return verb.UsageError{Err: errors.New("only berth alloc starts berth enter")}
+			}
+			tree, err := cgroup.Detect(a[0])
+			if err != nil {
+				return verb.WithCode(verb.ExitBerth, err)
+			}
+			if err := tree.Join(a[1], 0); err != nil {
+				return verb.WithCode(verb.ExitBerth, err)
+			}
+			return becomeCommand(c, a[2], a[3:], os.Environ())
+		},
+	}
 }
 
 // becomeCommand executes the command in place of this process, which is in the lease's cgroup.

@@ -39,7 +39,7 @@ func holdBrokersLease(c *cli.Context, node *berth.Node, wanted request.Request, 
 	}
 	defer from.Close()
 	seconds := waiting.Limit(c).Seconds()
-	runErr := runSelf(c.Context, &exec.Cmd{
+	runErr := runSelf(c.Context, exec.Cmd{
 		Args: append([]string{"berth", "hold", conf.State, strconv.FormatFloat(seconds, 'f', -1, 64), wanted.String(), command}, argv...),
 		Env:  os.Environ(), ExtraFiles: []*os.File{to},
 	})
