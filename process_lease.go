@@ -61,7 +61,7 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 	if err != nil {
 		return lease, moved, err
 	}
-	outer, err := m.examine(p.Process, leases)
+	outer, err := m.examineProcess(p.Process, leases)
 	if err != nil {
 		return lease, moved, err
 	}

@@ -37,9 +37,9 @@ func (n *Node) newMover(adopted bool) *mover {
 	return m
 }
 
-// examine returns the cgroup of the innermost of the leases that a process belongs to, "" if it belongs to none. It refuses
+// examineProcess returns the cgroup of the innermost of the leases that a process belongs to, "" if it belongs to none. It refuses
 // processes that must not be moved.
-func (m *mover) examine(p *hostprocess.Process, leases []ledger.Lease) (outer string, err error) {
+func (m *mover) examineProcess(p *hostprocess.Process, leases []ledger.Lease) (outer string, err error) {
 	group, err := m.host.Examine(p)
 	if err != nil {
 		return "", err
@@ -75,7 +75,7 @@ func (m *mover) checkMove(p *hostprocess.Process, into string) error {
 	if err != nil {
 		return err
 	}
-	outer, err := m.examine(p, leases)
+	outer, err := m.examineProcess(p, leases)
 	if err == nil && outer != "" && !cgroup.IsWithin(into, outer) {
 		err = hostprocess.Refuse("process %d belongs to another lease", p.PID)
 	}
@@ -93,8 +93,8 @@ func (n *Node) withMoveLock(ctx context.Context, f func() error) error {
 	return errors.Join(f(), l.Close())
 }
 
-// move moves a process unless check, which may be nil, returns an error. It returns false if the process is there already.
-func (m *mover) move(ctx context.Context, p *hostprocess.Process, into string, check func() error) (moved bool, err error) {
+// moveProcess moves a process unless check, which may be nil, returns an error. It returns false if the process is there already.
+func (m *mover) moveProcess(ctx context.Context, p *hostprocess.Process, into string, check func() error) (moved bool, err error) {
 	err = m.node.withMoveLock(ctx, func() error {
 		if check != nil {
 			if err := check(); err != nil {
@@ -133,14 +133,14 @@ func (m *mover) moveHolder(ctx context.Context, p ProcessLease, lease ledger.Lea
 		}
 	}
 	if !p.Tree {
-		_, err := m.move(ctx, p.Process, into, isFirst)
+		_, err := m.moveProcess(ctx, p.Process, into, isFirst)
 		return moved, err
 	}
 	return m.host.MoveTree(ctx, p.Process, into, p.Skip, func(each *hostprocess.Process) (bool, error) {
 		if each == p.Process {
-			return m.move(ctx, each, into, isFirst)
+			return m.moveProcess(ctx, each, into, isFirst)
 		}
-		return m.move(ctx, each, into, nil)
+		return m.moveProcess(ctx, each, into, nil)
 	})
 }
 

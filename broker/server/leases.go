@@ -106,7 +106,7 @@ func (s *Server) leaseProcess(ctx context.Context, c *caller, p berth.ProcessLea
 	}
 	p.Waiter = c.Process.Process
 	p.Waiting = func(b ledger.BusyError) {
-		busy := protocol.NewBusy(s.viewer(c.UID).hideHolders(b))
+		busy := protocol.NewBusy(s.newViewer(c.UID).hideHolders(b))
 		if sendReply(c.conn, protocol.Reply{Waiting: &busy}) != nil {
 			_ = c.conn.Close() // watchConnection notices; half a message may be sent
 		}
@@ -115,7 +115,7 @@ func (s *Server) leaseProcess(ctx context.Context, c *caller, p berth.ProcessLea
 	if err != nil {
 		var busy *ledger.BusyError
 		if errors.As(err, &busy) {
-			hidden := s.viewer(c.UID).hideHolders(*busy)
+			hidden := s.newViewer(c.UID).hideHolders(*busy)
 			err = &hidden
 		}
 		return nil, err

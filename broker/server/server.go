@@ -215,7 +215,7 @@ func (s *Server) serveRequest(ctx context.Context, c *caller, r protocol.Request
 		reply.Released, err = &protocol.Released{}, s.releaseLease(ctx, c.UID, *r.Release)
 	default:
 		view, verr := s.node.View()
-		view = s.viewer(c.UID).hideOthers(view)
+		view = s.newViewer(c.UID).hideOthers(view)
 		reply.View, err = &view, verr
 	}
 	var sent *protocol.Error

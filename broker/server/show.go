@@ -18,8 +18,8 @@ type viewer struct {
 	findName func(uid int) string
 }
 
-// viewer returns a user of this server.
-func (s *Server) viewer(uid int) viewer { return viewer{uid, s.show, s.node.FindUserName} }
+// newViewer returns a user of this server.
+func (s *Server) newViewer(uid int) viewer { return viewer{uid, s.show, s.node.FindUserName} }
 
 // hideOthers removes from a view what the user isn't shown.
 func (u viewer) hideOthers(v ledger.View) ledger.View {

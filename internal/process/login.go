@@ -1,7 +1,6 @@
 package process
 
 import (
-	"os"
 	"strconv"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
@@ -16,26 +15,23 @@ const (
 // noLogin is the loginuid of a process outside of all login sessions, such as a service. Source: proc_pid_loginuid(5).
 const noLogin = 1<<32 - 1
 
-// FindLogin returns the user who has logged in and has become root since, by sudo or su, and the source: the kernel's record of
+// FindLogin returns, for a process of root's, the user who has logged in and has become root since, by sudo or su, and the source: the kernel's record of
 // the login session, or SUDO_UID where the kernel or the login program keeps none. uid is 0 if there is no such user. proc is where
 // procfs is mounted, and sudoUID is the value of SUDO_UID, "" if it isn't set.
 func FindLogin(proc, sudoUID string) (uid int, source string) {
-	if os.Geteuid() != 0 {
-		return 0, ""
-	}
 	if text, err := smallfile.String(proc + "/self/loginuid"); err == nil {
 		if id, err := strconv.ParseUint(text, 10, 32); err == nil && id != noLogin {
-			return int(id), named(int(id), LoginAudit)
+			return int(id), sourceUnlessRoot(int(id), LoginAudit)
 		}
 	}
 	if id, err := strconv.ParseUint(sudoUID, 10, 32); err == nil && id != noLogin {
-		return int(id), named(int(id), LoginSudo)
+		return int(id), sourceUnlessRoot(int(id), LoginSudo)
 	}
 	return 0, ""
 }
 
-// named returns the source of a login, "" for root's own.
-func named(uid int, source string) string {
+// sourceUnlessRoot returns the source of a login, "" for root's own.
+func sourceUnlessRoot(uid int, source string) string {
 	if uid == 0 {
 		return ""
 	}

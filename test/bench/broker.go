@@ -46,7 +46,7 @@ func (b *bench) broker(ctx context.Context) ([]section, error) {
 		return nil, err
 	}
 	alloc := compare("berth alloc", "From the call to the exit of `true`, all started by setpriv. Root takes the lease itself, a user by berth-broker, which runs.", results)
-	burst, err := b.burst(ctx)
+	burst, err := b.measureBurst(ctx)
 	return []section{alloc, burst}, err
 }
 
@@ -72,8 +72,8 @@ func startBroker(ctx context.Context) (end func(), err error) {
 	return nil, errors.New("berth-broker doesn't listen")
 }
 
-// burst has 200 users ask the broker at the same moment, each for a NIC, of which there are enough for all.
-func (b *bench) burst(ctx context.Context) (section, error) {
+// measureBurst has 200 users ask the broker at the same moment, each for a NIC, of which there are enough for all.
+func (b *bench) measureBurst(ctx context.Context) (section, error) {
 	const users = 200
 	s := section{
 		title: "users at once",
@@ -128,7 +128,7 @@ func askAtOnce(ctx context.Context, users int) (took []time.Duration, err error)
 	return took, nil
 }
 
-// asker is a process of a user's that asks for one lease: see ask.
+// asker is a process of a user's that asks for one lease: see runAsker.
 type asker struct {
 	uid int
 	cmd *exec.Cmd
@@ -167,8 +167,8 @@ func (a *asker) end() {
 	_ = a.cmd.Wait() // its lease ends with it
 }
 
-// ask is the process of an asker: it asks the broker when it reads a line, prints how long that took, and ends with its input.
-func ask(ctx context.Context) error {
+// runAsker is the process of an asker: it asks the broker when it reads a line, prints how long that took, and ends with its input.
+func runAsker(ctx context.Context) error {
 	lines := bufio.NewScanner(os.Stdin)
 	fmt.Println("ready")
 	for lines.Scan() {

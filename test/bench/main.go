@@ -35,7 +35,7 @@ func main() {
 	run := outside
 	switch {
 	case *asks:
-		run = func(ctx context.Context, _ options) error { return ask(ctx) }
+		run = func(ctx context.Context, _ options) error { return runAsker(ctx) }
 	case *inside:
 		run = measure
 	case *host:

@@ -277,7 +277,7 @@ func TestAdoptForeignChild(t *testing.T) {
 	}
 }
 
-// TestAdoptByTwo: root and the user adopt a process at the same time. It gets one lease, whoever is killed.
+// TestAdoptByTwo: root and the user adopt a process at the same time. It gets one lease, whichever command is killed.
 func TestAdoptByTwo(t *testing.T) {
 	n := start(t)
 	n.broker()

@@ -392,7 +392,7 @@ create:	atomic {
 	}
 
 find:	atomic {
-		/* mover.examine and findLeaseOf */
+		/* mover.examineProcess and findLeaseOf */
 		if :: whom[a] == 0 -> goto dead :: else fi;
 		d_step { for (i : 1 .. NC) { if :: lease[i] && owner[i] == TENANT(whom[a]-1) -> c = i :: else fi } i = 0 };
 		n = cg[whom[a]-1];
@@ -639,7 +639,7 @@ granted:	atomic {
 		if
 		:: KILL
 		:: op == ALLOC -> goto start
-		/* mover.move; a client that hangs up, or a process that has ended, ends the lease */
+		/* mover.moveProcess; a client that hangs up, or a process that has ended, ends the lease */
 		:: op != ALLOC && whom[a] && exists[c] ->
 			cg[whom[a]-1] = c;
 #ifdef WITH_ADOPT
