@@ -3,18 +3,23 @@ package image
 import (
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// TestNotedLayersDuringRemoval looks at a task that others make and remove at the same time.
+// TestNotedLayersDuringRemoval looks at tasks that others make and remove at the same time. A task's directory isn't made again.
 func TestNotedLayersDuringRemoval(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "task")
+	root := t.TempDir()
+	var current atomic.Int64
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		for range 2000 {
+		for i := range int64(2000) {
+			dir := filepath.Join(root, strconv.FormatInt(i, 10))
+			current.Store(i)
 			for _, err := range []error{
 				os.MkdirAll(filepath.Join(dir, "bundle"), 0o700),
 				os.WriteFile(filepath.Join(dir, LayersFile), []byte("layer\n"), 0o600),
@@ -28,7 +33,7 @@ func TestNotedLayersDuringRemoval(t *testing.T) {
 		}
 	}()
 	for {
-		if _, err := readLayersFile(dir); err != nil {
+		if _, err := readLayersFile(filepath.Join(root, strconv.FormatInt(current.Load(), 10))); err != nil {
 			t.Fatal(err)
 		}
 		select {

@@ -51,6 +51,7 @@ func start(t *testing.T) node {
 	n := node{shared.Once(t, "rooted", func() (*rig.Node, error) { return shared.StartRooted("dgx-h100") }), t}
 	n.Do(t, n.Berth, "guard", "on")
 	t.Cleanup(func() { n.Do(t, n.Berth, "guard", "off") })
+	n.Do(t, n.Berth, "alloc", "--wait=1m", "8", "--", "true") // what earlier tests have killed may still be ending
 	return n
 }
 
