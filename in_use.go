@@ -106,6 +106,20 @@ func (n *Node) IdentifyProcesses(uses []probe.Use) (found map[string][]gpu.Proce
 	return n.removeHolders(found), err
 }
 
+// FindUnleased is [Node.IdentifyProcesses], with the stored processes beside them that [Node.InspectDevices] has found.
+func (n *Node) FindUnleased(uses []probe.Use) (found map[string][]gpu.Process, err error) {
+	found, err = n.IdentifyProcesses(uses)
+	return joinProcesses(found, keepLeftover(n.UnleasedProcesses())), err
+}
+
+// keepLeftover removes the processes that NVML has reported.
+func keepLeftover(all map[string][]gpu.Process) map[string][]gpu.Process {
+	for uuid, list := range all {
+		all[uuid] = slices.DeleteFunc(list, func(p gpu.Process) bool { return !isLeftover(p) })
+	}
+	return all
+}
+
 func (n *Node) identifyProcess(p probe.Process) (gpu.Process, bool) {
 	known, ok := n.describeProcess(p)
 	return known, ok && process.Lives(n.config.GPUHost().ProcPath(), p.PID, known.Start)
@@ -185,11 +199,7 @@ func (n *Node) readHolders() (holdsLease func(pid int) bool) {
 // [Node.InspectDevices] has found.
 func (n *Node) SaveProcesses(ctx context.Context, found map[string][]gpu.Process) error {
 	return n.withInspectionLock(ctx, func(*os.File) error {
-		kept := n.UnleasedProcesses()
-		for uuid, all := range kept {
-			kept[uuid] = slices.DeleteFunc(all, func(p gpu.Process) bool { return !isLeftover(p) })
-		}
-		return n.storeProcesses(joinProcesses(found, kept))
+		return n.storeProcesses(joinProcesses(found, keepLeftover(n.UnleasedProcesses())))
 	})
 }
 

@@ -182,8 +182,9 @@ func (n *Node) findLeftover(ended []ledger.Lease) (found map[string][]gpu.Proces
 		if !ok {
 			continue
 		}
+		p.Unsearched = !s.Searched(pid)
 		users[pid] = p
-		if s.Searched(pid) { // once more, as the pid may have been reused meanwhile
+		if !p.Unsearched { // once more, as the pid may have been reused meanwhile
 			again := process.NewDeviceSearch(t.proc, slices.Collect(maps.Keys(numbers)))
 			open[pid] = again.Search([]int{pid})[pid]
 			seen[pid] = again.Searched(pid)
@@ -366,7 +367,8 @@ func (n *Node) endLeftover(p gpu.Process, devices []uint64) bool {
 }
 
 // findStillLeftover returns those of the stored processes that were found by an open device and still have it open without
-// a lease.
+// a lease. One that wasn't searched for its many files isn't searched here either, where it might have few beside it: the next
+// search would find it as before, and the two would alternate for ever.
 func (n *Node) findStillLeftover(stored map[string][]gpu.Process) (left map[string][]gpu.Process, err error) {
 	left = map[string][]gpu.Process{}
 	t, err := n.newTenants(nil)
@@ -377,7 +379,7 @@ func (n *Node) findStillLeftover(stored map[string][]gpu.Process) (left map[stri
 	var devices []uint64
 	for _, all := range stored {
 		for _, p := range all {
-			if isLeftover(p) && n.isSame(p) && !slices.Contains(pids, p.PID) {
+			if isLeftover(p) && !p.Unsearched && n.isSame(p) && !slices.Contains(pids, p.PID) {
 				pids = append(pids, p.PID)
 			}
 			devices = append(devices, p.Device)
@@ -386,7 +388,8 @@ func (n *Node) findStillLeftover(stored map[string][]gpu.Process) (left map[stri
 	open := process.NewDeviceSearch(t.proc, devices).Search(pids)
 	for uuid, all := range stored {
 		for _, p := range all {
-			if isLeftover(p) && slices.Contains(open[p.PID], p.Device) && t.lacksLease(p.PID, uuid) {
+			isOpen := slices.Contains(open[p.PID], p.Device) || p.Unsearched && n.isSame(p)
+			if isLeftover(p) && isOpen && t.lacksLease(p.PID, uuid) {
 				left[uuid] = append(left[uuid], p)
 			}
 		}

@@ -20,6 +20,8 @@ type Process struct {
 	// Device is the number (st_rdev) of the device node that it has open, if that is how it was found; 0 if NVML
 	// has reported it.
 	Device uint64 `json:"device,omitempty"`
+	// Unsearched: it has so many files open or mapped that they weren't all searched, and it may have the device open.
+	Unsearched bool `json:"unsearched,omitempty"`
 }
 
 // String is how the process is shown to people: "python (4711, alice)". A name with control
@@ -29,7 +31,11 @@ func (p Process) String() string {
 	if quoted := strconv.Quote(name); quoted != `"`+name+`"` || name == "" || strings.ContainsAny(name, " (),;") {
 		name = quoted
 	}
-	return fmt.Sprintf("%s (%d, %s)", name, p.PID, p.User)
+	about := ""
+	if p.Unsearched {
+		about = ", too many open files to search"
+	}
+	return fmt.Sprintf("%s (%d, %s%s)", name, p.PID, p.User, about)
 }
 
 // Occupied is a device that a process without a lease uses.

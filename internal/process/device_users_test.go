@@ -58,4 +58,9 @@ func TestDeviceSearch(t *testing.T) {
 	if got := look(2); len(got) != 2 {
 		t.Errorf("of too many files %v", got)
 	}
+	s := NewDeviceSearch("/proc", []uint64{st.Rdev})
+	s.left[tenant{s.tenantOf(self).where, 4711}] = 0 // another user's
+	if s.Search([]int{self}); !s.Searched(self) {
+		t.Error("one tenant's files count for another")
+	}
 }

@@ -1,13 +1,13 @@
 package process
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
-	"io"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,68 +24,64 @@ type mappedDevices struct {
 }
 
 // Reading the mappings of a process waits for a lock that the process keeps, for instance while a driver that hangs maps memory
-// for it. mapsTimeout bounds one such wait, and totalMapsTimeout all together but for a moment each. maxMaps bounds the
-// text, in bytes: it has about 100 for each mapping.
+// for it. mapsTimeout bounds the time without any text, and totalMapsTimeout all such times together but for a moment each. A text that
+// comes slowly is read for maxMapsPauses times as long.
 const (
 	mapsTimeout      = 200 * time.Millisecond
 	totalMapsTimeout = time.Second
-	maxMaps          = 4 << 20
+	maxMapsPauses    = 20
 )
 
 // mapsTries is how often mappings are read of a process that changes them meanwhile.
 const mapsTries = 3
 
-// listDevices returns the numbers (st_rdev) of the devices that a process has mapped, and how many mappings it has. proc is where
-// procfs is mounted. all is false if the process has too many mappings, or changes them all the time. The list is empty for
-// a process whose mappings can't be read. The format is that of proc_pid_maps(5).
-func (m *mappedDevices) listDevices(proc string, pid int) (numbers []uint64, count int, all bool) {
+// mapping is a part of a process's memory that shows a file.
+type mapping struct {
+	file     string // the fields of /proc/PID/maps that identify it
+	from, to uint64
+}
+
+// listDevices returns the numbers (st_rdev) of the devices that a process has mapped, and the size of the text that was read to find
+// them, in bytes. proc is where procfs is mounted. all is false if the text is longer than limit, or if the process changes its
+// mappings all the time. The list is empty for a process whose mappings can't be read. The format is that of proc_pid_maps(5).
+func (m *mappedDevices) listDevices(proc string, pid, limit int) (numbers []uint64, size int, all bool) {
 	if m.numbers == nil {
 		m.numbers = map[string]uint64{}
 	}
 	for range mapsTries {
-		dir, text := m.findMaps(proc, pid)
-		if len(text) > maxMaps {
-			return nil, count, false
+		dir, text := m.findMaps(proc, pid, limit-size)
+		if size += text.size; size > limit {
+			return nil, size, false
 		}
-		var read int
-		numbers, read, all = m.parseMaps(dir, text)
-		if count += read; all {
+		if numbers, all = m.lookUp(dir, text.files); all {
 			break
 		}
 	}
-	return numbers, count, all
+	return numbers, size, all
 }
 
 // findMaps returns the mappings of a process, and the directory of procfs that they were read from.
-func (m *mappedDevices) findMaps(proc string, pid int) (dir string, text []byte) {
+func (m *mappedDevices) findMaps(proc string, pid, limit int) (dir string, text mapsText) {
 	dir = proc + "/" + strconv.Itoa(pid)
-	if text = m.readMaps(dir + "/maps"); len(text) > 0 {
+	if text = m.readMaps(dir+"/maps", limit); text.size > 0 {
 		return dir, text
 	}
 	threads, _ := os.ReadDir(dir + "/task") // its first thread may have ended before the others
-	for i := 0; len(text) == 0 && i < len(threads); i++ {
+	for i := 0; text.size == 0 && i < len(threads); i++ {
 		dir = proc + "/" + threads[i].Name()
-		text = m.readMaps(dir + "/maps")
+		text = m.readMaps(dir+"/maps", limit)
 	}
 	return dir, text
 }
 
-// parseMaps returns the devices in a text of proc_pid_maps(5). all is false if a mapping has ended or moved meanwhile.
-func (m *mappedDevices) parseMaps(dir string, text []byte) (numbers []uint64, count int, all bool) {
+// lookUp returns the devices among mapped files. all is false if a mapping has ended or moved meanwhile.
+func (m *mappedDevices) lookUp(dir string, files []mapping) (numbers []uint64, all bool) {
 	all = true
-	for line := range bytes.Lines(text) {
-		count++
-		fields := strings.Fields(string(line)) // address, permissions, offset, device, inode, path
-		if len(fields) < 6 || fields[4] == "0" {
-			continue
-		}
-		file := fields[3] + " " + fields[4]
-		number, seen := m.numbers[file]
+	for _, f := range files {
+		number, seen := m.numbers[f.file]
 		if !seen {
 			var st unix.Statx_t
-			// The names there have no leading zeros.
-			from, to, _ := strings.Cut(fields[0], "-")
-			path := dir + "/map_files/" + strings.TrimLeft(from, "0") + "-" + strings.TrimLeft(to, "0")
+			path := dir + "/map_files/" + strconv.FormatUint(f.from, 16) + "-" + strconv.FormatUint(f.to, 16)
 			err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
 			if err != nil {
 				all = all && !errors.Is(err, unix.ENOENT)
@@ -94,44 +90,94 @@ func (m *mappedDevices) parseMaps(dir string, text []byte) (numbers []uint64, co
 			if st.Mode&unix.S_IFMT == unix.S_IFCHR {
 				number = unix.Mkdev(st.Rdev_major, st.Rdev_minor)
 			}
-			m.numbers[file] = number
+			m.numbers[f.file] = number
 		}
 		if number != 0 {
 			numbers = append(numbers, number)
 		}
 	}
-	return numbers, count, all
+	return numbers, all
+}
+
+// mapsText is what was read of a text of proc_pid_maps(5).
+type mapsText struct {
+	files []mapping // one of each file
+	size  int       // in bytes
 }
 
 // stuckReads are the paths whose reads wait: each keeps a thread of this process.
 var stuckReads sync.Map //nolint:gochecknoglobals // the threads are this process's, whichever search has started them
 
-// readMaps returns the mappings of a process, none if they can't be read in time, and more than maxMaps if there are too many.
-func (m *mappedDevices) readMaps(path string) []byte {
+// readMaps reads the mappings of a process, none if they can't be read in time. It stops after more than limit bytes, and has that size
+// if it gives up a text that comes too slowly.
+func (m *mappedDevices) readMaps(path string, limit int) mapsText {
 	if _, waits := stuckReads.LoadOrStore(path, true); waits {
-		return nil
+		return mapsText{}
 	}
-	done := make(chan []byte, 1)
+	done := make(chan mapsText, 1)
+	var size atomic.Int64
 	go func() {
 		defer stuckReads.Delete(path)
-		f, err := os.Open(path)
-		if err != nil {
-			done <- nil
-			return
-		}
-		defer f.Close()
-		text, _ := io.ReadAll(io.LimitReader(f, maxMaps+1)) // an error means that the process has ended
-		done <- text
+		done <- parseMaps(path, limit, &size)
 	}()
-	limit := mapsTimeout
+	wait := mapsTimeout
 	if m.waited >= totalMapsTimeout {
-		limit = 10 * time.Millisecond
+		wait = 10 * time.Millisecond
 	}
-	select {
-	case text := <-done:
+	before := int64(0)
+	for range maxMapsPauses {
+		select {
+		case text := <-done:
+			return text
+		case <-time.After(wait):
+			now := size.Load()
+			if now == before {
+				m.waited += wait
+				return mapsText{}
+			}
+			before = now
+		}
+	}
+	return mapsText{size: limit + 1}
+}
+
+// parseMaps reads a file of the format of proc_pid_maps(5), and stops after more than limit bytes. It adds what it has read to size.
+func parseMaps(path string, limit int, size *atomic.Int64) (text mapsText) {
+	f, err := os.Open(path)
+	if err != nil {
 		return text
-	case <-time.After(limit):
-		m.waited += limit
-		return nil
 	}
+	defer f.Close()
+	seen := map[string]bool{}
+	r := bufio.NewReaderSize(f, 1<<16)
+	for text.size <= limit {
+		line, err := r.ReadSlice('\n') // the longest path has 4 KiB; an error means that there is no more, or the process has ended
+		text.size += len(line)
+		size.Store(int64(text.size))
+		if file, addresses, ok := splitMapping(line); ok && !seen[string(file)] {
+			from, to, _ := bytes.Cut(addresses, []byte("-"))
+			one := mapping{file: string(file)}
+			one.from, _ = strconv.ParseUint(string(from), 16, 64)
+			one.to, _ = strconv.ParseUint(string(to), 16, 64)
+			seen[one.file] = true
+			text.files = append(text.files, one)
+		}
+		if err != nil {
+			break
+		}
+	}
+	return text
+}
+
+// splitMapping splits a line: address, permissions, offset, device, inode, path. ok is false if it shows no file.
+func splitMapping(line []byte) (file, addresses []byte, ok bool) {
+	addresses, rest, _ := bytes.Cut(line, []byte(" "))
+	_, rest, _ = bytes.Cut(rest, []byte(" "))
+	_, rest, _ = bytes.Cut(rest, []byte(" "))
+	device, inode, ok := bytes.Cut(rest, []byte(" "))
+	if !ok || len(inode) == 0 || inode[0] == '0' {
+		return nil, nil, false
+	}
+	number, _, _ := bytes.Cut(inode, []byte(" "))
+	return rest[:len(device)+1+len(number)], addresses, true
 }

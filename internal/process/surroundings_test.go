@@ -102,14 +102,14 @@ func TestMappedDevices(t *testing.T) {
 	}
 	var m mappedDevices
 	for range 2 { // the second time from memory
-		if got, _, all := m.listDevices("/proc", os.Getpid()); !all || !slices.Contains(got, st.Rdev) {
+		if got, _, all := m.listDevices("/proc", os.Getpid(), 1<<20); !all || !slices.Contains(got, st.Rdev) {
 			t.Errorf("mapped %v, want %d among them", got, st.Rdev)
 		}
 	}
 	if err := unix.Munmap(mapping); err != nil {
 		t.Fatal(err)
 	}
-	if got, _, _ := m.listDevices("/proc", os.Getpid()); slices.Contains(got, st.Rdev) {
+	if got, _, _ := m.listDevices("/proc", os.Getpid(), 1<<20); slices.Contains(got, st.Rdev) {
 		t.Errorf("mapped %v after the end of the mapping", got)
 	}
 }

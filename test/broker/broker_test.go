@@ -996,3 +996,26 @@ func TestLeftover(t *testing.T) {
 	other.Wait(t)
 	n.wantSaid("afterwards", n.run(alice, n.Berth, "alloc", "device=0", "--", "true"), rig.Said{})
 }
+
+// TestUnsearched: processes that have too many files open to be searched count as if they had every GPU open, and everybody is
+// told so.
+func TestUnsearched(t *testing.T) {
+	n := start(t)
+	n.broker()
+	words := as(alice+1, "bash", "-c", `ulimit -n 20000; for ((i = 0; i < 19900; i++)); do exec {file}< /dev/null; done
+		for i in {1..15}; do sleep 1000 & done; trap 'kill $(jobs -p)' EXIT; trap exit INT; echo; wait`)
+	other, out := rig.StartReading(t, n.Command(words[0], words[1:]...))
+	_, err := out.ReadString('\n')
+	rig.Must(t, err)
+	n.Do(t, n.Berth, "alloc", "1", "--", "true") // its end searches
+	said := n.Run(t, n.Command(n.Berth, "alloc", "1", "--", "true"))
+	if said.Code != 75 || !strings.Contains(said.Err, fmt.Sprintf(", %d, too many open files to search)", alice+1)) {
+		t.Errorf("a request: %+v", said)
+	}
+	if got := n.Do(t, n.Berth, "gpus"); strings.Contains(got, "free") || !strings.Contains(got, "too many open files to search") {
+		t.Errorf("the list of GPUs:\n%s", got)
+	}
+	rig.Must(t, other.Cmd.Process.Signal(os.Interrupt))
+	other.Wait(t)
+	n.Do(t, n.Berth, "alloc", "--wait=1m", "8", "--", "true")
+}

@@ -49,7 +49,7 @@ func (m *meter) addUse(ctx context.Context, n *node, inv gpu.Inventory) {
 		problem = "the use of GPUs is unknown, and processes are those of the last discovery: "
 		found := m.node.UnleasedProcesses()
 		if err == nil {
-			found, err = m.node.IdentifyProcesses(uses)
+			found, err = m.node.FindUnleased(uses)
 		}
 		n.addProcesses(found)
 	}
