@@ -241,32 +241,37 @@ func (n *Node) loadProcesses() map[string][]gpu.Process {
 	return found
 }
 
-// listOccupied returns the devices of the inventory that unleased processes use. If one that was found by its open device
-// doesn't have it open any more, it may have passed the device on: then processes are searched again.
-func (n *Node) listOccupied(ctx context.Context, inv gpu.Inventory) (all []gpu.Occupied, err error) {
+// listOccupied returns the devices of the inventory that unleased processes use, and the version of the list of processes that
+// says so. Processes are searched again if one that was found by its open device doesn't have it open any more, because it may
+// have passed the device on, and from time to time if some were left out of the search. What that finds counts as it is, also if it has
+// ended since: others like it may have followed.
+func (n *Node) listOccupied(ctx context.Context, inv gpu.Inventory) (all []gpu.Occupied, version fileVersion, err error) {
+	version = versionOf(n.config.processesPath())
 	stored := n.loadProcesses()
 	if len(stored) == 0 {
-		return nil, nil
+		return nil, version, nil
 	}
 	found := n.removeHolders(maps.Clone(stored))
-	if countLeftover(found) < countLeftover(stored) {
+	unsearched := slices.ContainsFunc(slices.Concat(slices.Collect(maps.Values(found))...), func(p gpu.Process) bool { return p.Unsearched })
+	if countLeftover(found) < countLeftover(stored) || unsearched && n.isInspectionOld() {
 		if err := n.inspectEnded(ctx, nil); err != nil {
-			return nil, err
+			return nil, version, err
 		}
-		found = n.UnleasedProcesses()
+		version = versionOf(n.config.processesPath())
+		found = n.loadProcesses()
 	}
 	for _, d := range inv.Devices() {
 		if by := found[d.UUID]; len(by) > 0 {
 			all = append(all, gpu.Occupied{Device: d, By: by})
 		}
 	}
-	return all, nil
+	return all, version, nil
 }
 
-// removeAdopted removes processes from the lists of devices in use.
+// removeAdopted removes processes from the lists of devices in use. One that wasn't searched stays: it stands for others, too.
 func removeAdopted(occupied []gpu.Occupied, adopts func(pid int) bool) (rest []gpu.Occupied) {
 	for _, o := range occupied {
-		o.By = slices.DeleteFunc(slices.Clone(o.By), func(p gpu.Process) bool { return adopts(p.PID) })
+		o.By = slices.DeleteFunc(slices.Clone(o.By), func(p gpu.Process) bool { return !p.Unsearched && adopts(p.PID) })
 		if len(o.By) > 0 {
 			rest = append(rest, o)
 		}

@@ -48,8 +48,8 @@ func (n *Node) acquire(ctx context.Context, ask ledger.Ask, adopts func(pid int)
 	// Each attempt of a waiting request checks the ledger too: an attempt without a ledger creates an empty one.
 	var processes fileVersion
 	look := func(ctx context.Context) (gpu.Inventory, error) {
-		processes = versionOf(n.config.processesPath())
-		inv, err := n.inventoryFor(ctx, ask.Request)
+		inv, version, err := n.inventoryFor(ctx, ask.Request)
+		processes = version
 		if adopts != nil {
 			inv.Occupied = removeAdopted(inv.Occupied, adopts)
 		}
@@ -115,7 +115,7 @@ func (n *Node) CheckGrantable(ctx context.Context, r request.Request) error {
 	if err := n.config.Policy.checkRequest(r); err != nil {
 		return err
 	}
-	inv, err := n.inventoryFor(ctx, r)
+	inv, _, err := n.inventoryFor(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -124,21 +124,22 @@ func (n *Node) CheckGrantable(ctx context.Context, r request.Request) error {
 	return err
 }
 
-// inventoryFor returns the inventory for a request, without a check of the PCI bus. It
-// reads the present state of the NICs' links, which can be down for a while after boot.
-func (n *Node) inventoryFor(ctx context.Context, r request.Request) (gpu.Inventory, error) {
-	look := n.readInventory
+// inventoryFor returns the inventory for a request, without a check of the PCI bus, and the version of the list of unleased
+// processes that it was made with. It reads the present state of the NICs' links, which can be down for a while after boot.
+func (n *Node) inventoryFor(ctx context.Context, r request.Request) (inv gpu.Inventory, processes fileVersion, err error) {
+	processes = versionOf(n.config.processesPath())
 	if r.CDI() != nil {
-		look = func(ctx context.Context) (gpu.Inventory, error) { return n.inventoryWithCDI(ctx, r) }
+		inv, err = n.inventoryWithCDI(ctx, r)
+	} else {
+		inv, err = n.readInventory(ctx)
 	}
-	inv, err := look(ctx)
 	if err == nil && r.GPUs() && (n.config.Policy.InUse == "" || n.config.Policy.InUse == "refuse") {
-		inv.Occupied, err = n.listOccupied(ctx, inv)
+		inv.Occupied, processes, err = n.listOccupied(ctx, inv)
 	}
 	if err == nil && r.NICs() != "" {
 		inv.NICs, err = sysfs.ReadPortStates(n.config.GPUHost(), inv.NICs)
 	}
-	return inv, err
+	return inv, processes, err
 }
 
 // FindOwnLease returns a lease if this process runs in its holder's cgroup. Knowing the id

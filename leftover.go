@@ -130,6 +130,21 @@ func (n *Node) readUptime() (time.Duration, error) {
 	return offset.HostUptime()
 }
 
+// searchAgainAfter is how old a search must be before a request repeats it because processes were left out of it.
+const searchAgainAfter = 5 * time.Second
+
+// isInspectionOld reports whether the last inspection began longer ago than searchAgainAfter, or isn't known.
+func (n *Node) isInspectionOld() bool {
+	f, err := os.Open(n.config.inspectionPath())
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	now, err := n.readUptime()
+	last := readTime(f)
+	return err != nil || now < last || now-last > searchAgainAfter // a later time is that of an earlier boot
+}
+
 // isLeftover reports whether a process was found by its open device.
 func isLeftover(p gpu.Process) bool { return p.Device != 0 }
 
@@ -176,19 +191,19 @@ func (n *Node) findLeftover(ended []ledger.Lease) (found map[string][]gpu.Proces
 			break
 		}
 	}
-	users, seen := map[int]gpu.Process{}, map[int]bool{}
+	users, seen := map[int]gpu.Process{}, map[int]bool{} // seen: what a process has open is known
 	for pid := range open {
 		p, ok := n.describeProcess(probe.Process{PID: pid})
 		if !ok {
 			continue
 		}
-		p.Unsearched = !s.Searched(pid)
-		users[pid] = p
-		if !p.Unsearched { // once more, as the pid may have been reused meanwhile
+		if s.Searched(pid) { // once more, as the pid may have been reused meanwhile
 			again := process.NewDeviceSearch(t.proc, slices.Collect(maps.Keys(numbers)))
 			open[pid] = again.Search([]int{pid})[pid]
 			seen[pid] = again.Searched(pid)
 		}
+		p.Unsearched = !seen[pid]
+		users[pid] = p
 	}
 	// What was open by a lease before now is known by the leases as they are now.
 	if err := t.readLeases(ended); err != nil {
@@ -197,7 +212,7 @@ func (n *Node) findLeftover(ended []ledger.Lease) (found map[string][]gpu.Proces
 	for _, pid := range slices.Sorted(maps.Keys(users)) { // the same processes give the same list
 		p := users[pid]
 		lacking := slices.DeleteFunc(open[pid], func(number uint64) bool { return !t.lacksLease(pid, numbers[number]) })
-		if len(lacking) > 0 && seen[pid] && n.config.Policy.Leftover == "end" && n.endLeftover(p, lacking) {
+		if len(lacking) > 0 && !p.Unsearched && n.config.Policy.Leftover == "end" && n.endLeftover(p, lacking) {
 			continue
 		}
 		for _, number := range lacking {
@@ -367,8 +382,8 @@ func (n *Node) endLeftover(p gpu.Process, devices []uint64) bool {
 }
 
 // findStillLeftover returns those of the stored processes that were found by an open device and still have it open without
-// a lease. One that wasn't searched for its many files isn't searched here either, where it might have few beside it: the next
-// search would find it as before, and the two would alternate for ever.
+// a lease. One that wasn't searched isn't searched here either, where fewer are and it would be: others of its user that weren't stored
+// may have the device open, and the next search will tell.
 func (n *Node) findStillLeftover(stored map[string][]gpu.Process) (left map[string][]gpu.Process, err error) {
 	left = map[string][]gpu.Process{}
 	t, err := n.newTenants(nil)

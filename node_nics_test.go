@@ -44,7 +44,7 @@ func TestInventoryForNICs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			inv, err := n.inventoryFor(t.Context(), r)
+			inv, _, err := n.inventoryFor(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
 			}

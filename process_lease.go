@@ -185,7 +185,7 @@ func (n *Node) acquireForProcess(ctx context.Context, p ProcessLease, m *mover, 
 func (n *Node) findOtherDevice(inv gpu.Inventory, lease ledger.Lease, adopts func(pid int) bool) (index string) {
 	found := n.UnleasedProcesses()
 	for _, d := range inv.Devices() {
-		uses := slices.ContainsFunc(found[d.UUID], func(p gpu.Process) bool { return adopts(p.PID) })
+		uses := slices.ContainsFunc(found[d.UUID], func(p gpu.Process) bool { return !p.Unsearched && adopts(p.PID) })
 		if uses && !slices.ContainsFunc(lease.Devices, d.Conflicts) {
 			return d.Index
 		}

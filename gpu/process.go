@@ -20,7 +20,8 @@ type Process struct {
 	// Device is the number (st_rdev) of the device node that it has open, if that is how it was found; 0 if NVML
 	// has reported it.
 	Device uint64 `json:"device,omitempty"`
-	// Unsearched: it has so many files open or mapped that they weren't all searched, and it may have the device open.
+	// Unsearched: not all files that it has open or mapped were searched, mostly because it and others of its user have too many.
+	// It may have the device open.
 	Unsearched bool `json:"unsearched,omitempty"`
 }
 
@@ -33,7 +34,7 @@ func (p Process) String() string {
 	}
 	about := ""
 	if p.Unsearched {
-		about = ", too many open files to search"
+		about = ", too many open files to be searched"
 	}
 	return fmt.Sprintf("%s (%d, %s%s)", name, p.PID, p.User, about)
 }

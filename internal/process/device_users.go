@@ -35,9 +35,10 @@ func NewDeviceSearch(proc string, devices []uint64) *DeviceSearch {
 }
 
 // Search returns the devices that each of the processes has open or mapped; processes without any aren't in the result. Those
-// that end during the search are left out, and so are mappings that can't be read. Once the processes of a container, or those
-// of a user outside of containers, have more than 262,144 files open together, or 64 MiB of text about mapped memory (some
-// 600,000 mappings), the rest of them count as if they had every device open.
+// that end during the search are left out, and so are the mappings of processes whose mappings can't be read at all. A process
+// counts as if it had every device open if its mappings change all the time or come too slowly, or if the processes of its container,
+// or outside of containers those of its user, have more than 262,144 files open together, or 64 MiB of text about mapped memory
+// (some 600,000 mappings), of which it comes last.
 func (s *DeviceSearch) Search(pids []int) (users map[int][]uint64) {
 	users = map[int][]uint64{}
 	for _, pid := range pids {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"strconv"
 	"sync"
@@ -25,11 +26,11 @@ type mappedDevices struct {
 
 // Reading the mappings of a process waits for a lock that the process keeps, for instance while a driver that hangs maps memory
 // for it. mapsTimeout bounds the time without any text, and totalMapsTimeout all such times together but for a moment each. A text that
-// comes slowly is read for maxMapsPauses times as long.
+// comes slowly, as on a busy machine, is read for slowMapsTimeout.
 const (
 	mapsTimeout      = 200 * time.Millisecond
 	totalMapsTimeout = time.Second
-	maxMapsPauses    = 20
+	slowMapsTimeout  = 2 * time.Second
 )
 
 // mapsTries is how often mappings are read of a process that changes them meanwhile.
@@ -50,7 +51,7 @@ func (m *mappedDevices) listDevices(proc string, pid, limit int) (numbers []uint
 	}
 	for range mapsTries {
 		dir, text := m.findMaps(proc, pid, limit-size)
-		if size += text.size; size > limit {
+		if size += text.size; text.partial || size > limit {
 			return nil, size, false
 		}
 		if numbers, all = m.lookUp(dir, text.files); all {
@@ -63,11 +64,12 @@ func (m *mappedDevices) listDevices(proc string, pid, limit int) (numbers []uint
 // findMaps returns the mappings of a process, and the directory of procfs that they were read from.
 func (m *mappedDevices) findMaps(proc string, pid, limit int) (dir string, text mapsText) {
 	dir = proc + "/" + strconv.Itoa(pid)
-	if text = m.readMaps(dir+"/maps", limit); text.size > 0 {
+	text = m.readMaps(dir+"/maps", limit)
+	if text.size > 0 || text.stuck {
 		return dir, text
 	}
 	threads, _ := os.ReadDir(dir + "/task") // its first thread may have ended before the others
-	for i := 0; text.size == 0 && i < len(threads); i++ {
+	for i := 0; text.size == 0 && !text.stuck && i < len(threads); i++ {
 		dir = proc + "/" + threads[i].Name()
 		text = m.readMaps(dir+"/maps", limit)
 	}
@@ -101,59 +103,93 @@ func (m *mappedDevices) lookUp(dir string, files []mapping) (numbers []uint64, a
 
 // mapsText is what was read of a text of proc_pid_maps(5).
 type mapsText struct {
-	files []mapping // one of each file
-	size  int       // in bytes
+	files   []mapping // one of each file
+	size    int       // in bytes
+	partial bool      // there is more
+	stuck   bool      // nothing came in time
 }
 
 // stuckReads are the paths whose reads wait: each keeps a thread of this process.
 var stuckReads sync.Map //nolint:gochecknoglobals // the threads are this process's, whichever search has started them
 
-// readMaps reads the mappings of a process, none if they can't be read in time. It stops after more than limit bytes, and has that size
-// if it gives up a text that comes too slowly.
-func (m *mappedDevices) readMaps(path string, limit int) mapsText {
-	if _, waits := stuckReads.LoadOrStore(path, true); waits {
-		return mapsText{}
+// mapsRead is one read of mappings, in the background.
+type mapsRead struct {
+	path  string
+	limit int
+	size  atomic.Int64 // bytes that were read
+	state atomic.Int32 // readRuns, readEnded or readAbandoned
+	done  chan mapsText
+}
+
+const (
+	readRuns = iota
+	readEnded
+	readAbandoned
+)
+
+func (r *mapsRead) run() {
+	text := r.parse()
+	if !r.state.CompareAndSwap(readRuns, readEnded) {
+		stuckReads.Delete(r.path)
 	}
-	done := make(chan mapsText, 1)
-	var size atomic.Int64
-	go func() {
-		defer stuckReads.Delete(path)
-		done <- parseMaps(path, limit, &size)
-	}()
+	r.done <- text
+}
+
+// abandon ends the wait for a read. It returns false if the read has ended.
+func (r *mapsRead) abandon(isStuck bool) bool {
+	if isStuck {
+		stuckReads.Store(r.path, true)
+	}
+	abandoned := r.state.CompareAndSwap(readRuns, readAbandoned)
+	if !abandoned {
+		stuckReads.Delete(r.path)
+	}
+	return abandoned
+}
+
+// readMaps reads the mappings of a process. It stops after more than limit bytes.
+func (m *mappedDevices) readMaps(path string, limit int) mapsText {
+	if _, waits := stuckReads.Load(path); waits {
+		return mapsText{stuck: true}
+	}
+	r := &mapsRead{path: path, limit: limit, done: make(chan mapsText, 1)}
+	go r.run()
 	wait := mapsTimeout
 	if m.waited >= totalMapsTimeout {
 		wait = 10 * time.Millisecond
 	}
-	before := int64(0)
-	for range maxMapsPauses {
+	for began, before := time.Now(), int64(0); ; {
 		select {
-		case text := <-done:
+		case text := <-r.done:
 			return text
 		case <-time.After(wait):
-			now := size.Load()
-			if now == before {
-				m.waited += wait
-				return mapsText{}
-			}
-			before = now
 		}
+		now := r.size.Load()
+		if now > before && time.Since(began) < slowMapsTimeout {
+			before = now
+			continue
+		}
+		if now == before {
+			m.waited += wait
+		}
+		if !r.abandon(now == before) {
+			return <-r.done
+		}
+		return mapsText{size: int(now), partial: now > 0, stuck: now == 0}
 	}
-	return mapsText{size: limit + 1}
 }
 
-// parseMaps reads a file of the format of proc_pid_maps(5), and stops after more than limit bytes. It adds what it has read to size.
-func parseMaps(path string, limit int, size *atomic.Int64) (text mapsText) {
-	f, err := os.Open(path)
+// parse reads a text of the format of proc_pid_maps(5), and stops after more than limit bytes.
+func (r *mapsRead) parse() (text mapsText) {
+	f, err := os.Open(r.path)
 	if err != nil {
 		return text
 	}
 	defer f.Close()
 	seen := map[string]bool{}
-	r := bufio.NewReaderSize(f, 1<<16)
-	for text.size <= limit {
-		line, err := r.ReadSlice('\n') // the longest path has 4 KiB; an error means that there is no more, or the process has ended
-		text.size += len(line)
-		size.Store(int64(text.size))
+	lines := bufio.NewReaderSize(f, 1<<16)
+	for r.state.Load() != readAbandoned {
+		line, err := lines.ReadSlice('\n')
 		if file, addresses, ok := splitMapping(line); ok && !seen[string(file)] {
 			from, to, _ := bytes.Cut(addresses, []byte("-"))
 			one := mapping{file: string(file)}
@@ -162,10 +198,21 @@ func parseMaps(path string, limit int, size *atomic.Int64) (text mapsText) {
 			seen[one.file] = true
 			text.files = append(text.files, one)
 		}
-		if err != nil {
-			break
+		text.size += len(line)
+		for errors.Is(err, bufio.ErrBufferFull) { // the rest of a long path: the kernel has no limit for one
+			line, err = lines.ReadSlice('\n')
+			text.size += len(line)
+		}
+		r.size.Store(int64(text.size))
+		switch {
+		case errors.Is(err, io.EOF) || errors.Is(err, unix.ESRCH): // that is all, or the process has ended
+			return text
+		case err != nil || text.size > r.limit:
+			text.partial = true
+			return text
 		}
 	}
+	text.partial = true
 	return text
 }
 

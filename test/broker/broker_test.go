@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -998,24 +999,32 @@ func TestLeftover(t *testing.T) {
 }
 
 // TestUnsearched: processes that have too many files open to be searched count as if they had every GPU open, and everybody is
-// told so.
+// told so. Requests end although some of these end all the time, and get GPUs soon after there are few.
 func TestUnsearched(t *testing.T) {
 	n := start(t)
 	n.broker()
 	words := as(alice+1, "bash", "-c", `ulimit -n 20000; for ((i = 0; i < 19900; i++)); do exec {file}< /dev/null; done
-		for i in {1..15}; do sleep 1000 & done; trap 'kill $(jobs -p)' EXIT; trap exit INT; echo; wait`)
-	other, out := rig.StartReading(t, n.Command(words[0], words[1:]...))
-	_, err := out.ReadString('\n')
+		for i in {1..15}; do sleep 1000 & done; many=$(jobs -p | head -13); (while :; do sleep .05; done) & short=$!
+		trap 'kill $(jobs -p)' EXIT; trap exit INT; echo; read; kill $many $short; wait`)
+	cmd := n.Command(words[0], words[1:]...)
+	in, err := cmd.StdinPipe()
+	rig.Must(t, err)
+	other, out := rig.StartReading(t, cmd)
+	_, err = out.ReadString('\n')
 	rig.Must(t, err)
 	n.Do(t, n.Berth, "alloc", "1", "--", "true") // its end searches
-	said := n.Run(t, n.Command(n.Berth, "alloc", "1", "--", "true"))
-	if said.Code != 75 || !strings.Contains(said.Err, fmt.Sprintf(", %d, too many open files to search)", alice+1)) {
-		t.Errorf("a request: %+v", said)
+	for range 3 {
+		said := n.Run(t, n.Command(n.Berth, "alloc", "1", "--", "true"))
+		if said.Code != 75 || !strings.Contains(said.Err, fmt.Sprintf(", %d, too many open files to be searched)", alice+1)) {
+			t.Errorf("a request: %+v", said)
+		}
 	}
-	if got := n.Do(t, n.Berth, "gpus"); strings.Contains(got, "free") || !strings.Contains(got, "too many open files to search") {
+	if got := n.Do(t, n.Berth, "gpus"); strings.Contains(got, "free") || !strings.Contains(got, "too many open files to be searched") {
 		t.Errorf("the list of GPUs:\n%s", got)
 	}
+	_, err = io.WriteString(in, "\n")
+	rig.Must(t, err)
+	n.Do(t, n.Berth, "alloc", "--wait=1m", "8", "--", "true")
 	rig.Must(t, other.Cmd.Process.Signal(os.Interrupt))
 	other.Wait(t)
-	n.Do(t, n.Berth, "alloc", "--wait=1m", "8", "--", "true")
 }
