@@ -53,7 +53,9 @@ func (n *Node) inspectEnded(ctx context.Context, ended []ledger.Lease) error {
 		}
 		kept := n.loadProcesses()
 		for uuid, all := range kept {
-			kept[uuid] = slices.DeleteFunc(all, isLeftover)
+			if f != nil { // without the lock, another search may have found more
+				kept[uuid] = slices.DeleteFunc(all, isLeftover)
+			}
 		}
 		if err := n.storeProcesses(joinProcesses(n.removeHolders(kept), found)); err != nil || f == nil {
 			return err

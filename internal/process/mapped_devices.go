@@ -65,11 +65,11 @@ func (m *mappedDevices) listDevices(proc string, pid, limit int) (numbers []uint
 func (m *mappedDevices) findMaps(proc string, pid, limit int) (dir string, text mapsText) {
 	dir = proc + "/" + strconv.Itoa(pid)
 	text = m.readMaps(dir+"/maps", limit)
-	if text.size > 0 || text.stuck {
+	if text.size > 0 || text.stuck || text.partial {
 		return dir, text
 	}
 	threads, _ := os.ReadDir(dir + "/task") // its first thread may have ended before the others
-	for i := 0; text.size == 0 && !text.stuck && i < len(threads); i++ {
+	for i := 0; text.size == 0 && !text.stuck && !text.partial && i < len(threads); i++ {
 		dir = proc + "/" + threads[i].Name()
 		text = m.readMaps(dir+"/maps", limit)
 	}
@@ -109,7 +109,7 @@ type mapsText struct {
 	stuck   bool      // nothing came in time
 }
 
-// stuckReads are the paths whose reads wait: each keeps a thread of this process.
+// stuckReads are the paths whose reads wait, with the mapsText that they have given: each keeps a thread of this process.
 var stuckReads sync.Map //nolint:gochecknoglobals // the threads are this process's, whichever search has started them
 
 // mapsRead is one read of mappings, in the background.
@@ -135,11 +135,10 @@ func (r *mapsRead) run() {
 	r.done <- text
 }
 
-// abandon ends the wait for a read. It returns false if the read has ended.
-func (r *mapsRead) abandon(isStuck bool) bool {
-	if isStuck {
-		stuckReads.Store(r.path, true)
-	}
+// abandon ends the wait for a read. Until the read has ended, others of the same path give the same text. It returns false if the
+// read has ended.
+func (r *mapsRead) abandon(text mapsText) bool {
+	stuckReads.Store(r.path, text)
 	abandoned := r.state.CompareAndSwap(readRuns, readAbandoned)
 	if !abandoned {
 		stuckReads.Delete(r.path)
@@ -149,8 +148,8 @@ func (r *mapsRead) abandon(isStuck bool) bool {
 
 // readMaps reads the mappings of a process. It stops after more than limit bytes.
 func (m *mappedDevices) readMaps(path string, limit int) mapsText {
-	if _, waits := stuckReads.Load(path); waits {
-		return mapsText{stuck: true}
+	if text, waits := stuckReads.Load(path); waits {
+		return text.(mapsText) //nolint:forcetypeassert // the only type there
 	}
 	r := &mapsRead{path: path, limit: limit, done: make(chan mapsText, 1)}
 	go r.run()
@@ -172,17 +171,22 @@ func (m *mappedDevices) readMaps(path string, limit int) mapsText {
 		if now == before {
 			m.waited += wait
 		}
-		if !r.abandon(now == before) {
+		text := mapsText{stuck: true}
+		if now > 0 { // no time either for others of the same user
+			text = mapsText{size: limit + 1, partial: true}
+		}
+		if !r.abandon(text) {
 			return <-r.done
 		}
-		return mapsText{size: int(now), partial: now > 0, stuck: now == 0}
+		return text
 	}
 }
 
 // parse reads a text of the format of proc_pid_maps(5), and stops after more than limit bytes.
 func (r *mapsRead) parse() (text mapsText) {
 	f, err := os.Open(r.path)
-	if err != nil {
+	if err != nil { // without an end or a lack of rights there may be something to read
+		text.partial = !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, os.ErrPermission)
 		return text
 	}
 	defer f.Close()
@@ -200,6 +204,7 @@ func (r *mapsRead) parse() (text mapsText) {
 		}
 		text.size += len(line)
 		for errors.Is(err, bufio.ErrBufferFull) { // the rest of a long path: the kernel has no limit for one
+			r.size.Store(int64(text.size))
 			line, err = lines.ReadSlice('\n')
 			text.size += len(line)
 		}
