@@ -242,9 +242,9 @@ func (n *Node) loadProcesses() map[string][]gpu.Process {
 }
 
 // listOccupied returns the devices of the inventory that unleased processes use, and the version of the list of processes that
-// says so. Processes are searched again if one that was found by its open device doesn't have it open any more, because it may
-// have passed the device on, and from time to time if some were left out of the search. What that finds counts as it is, also if it has
-// ended since: others like it may have followed.
+// was read. It searches all processes again if a process that was found by its open device has closed it, because that process may have
+// passed the descriptor to another. If the stored search was incomplete, it also searches again after searchAgainAfter. The result of
+// the new search is used without another check: a process in it may have ended, and its user may have started others that aren't in it.
 func (n *Node) listOccupied(ctx context.Context, inv gpu.Inventory) (all []gpu.Occupied, version fileVersion, err error) {
 	version = versionOf(n.config.processesPath())
 	stored := n.loadProcesses()
@@ -268,7 +268,8 @@ func (n *Node) listOccupied(ctx context.Context, inv gpu.Inventory) (all []gpu.O
 	return all, version, nil
 }
 
-// removeAdopted removes processes from the lists of devices in use. One that wasn't searched stays: it stands for others, too.
+// removeAdopted removes processes from the lists of devices in use. A process that wasn't searched stays in the list:
+// of such processes only some are stored.
 func removeAdopted(occupied []gpu.Occupied, adopts func(pid int) bool) (rest []gpu.Occupied) {
 	for _, o := range occupied {
 		o.By = slices.DeleteFunc(slices.Clone(o.By), func(p gpu.Process) bool { return !p.Unsearched && adopts(p.PID) })

@@ -384,8 +384,8 @@ func (n *Node) endLeftover(p gpu.Process, devices []uint64) bool {
 }
 
 // findStillLeftover returns those of the stored processes that were found by an open device and still have it open without
-// a lease. One that wasn't searched isn't searched here either, where fewer are and it would be: others of its user that weren't stored
-// may have the device open, and the next search will tell.
+// a lease. A process that wasn't searched counts until it ends or until the next search of all processes: only some such processes are
+// stored, and another one may have the device open.
 func (n *Node) findStillLeftover(stored map[string][]gpu.Process) (left map[string][]gpu.Process, err error) {
 	left = map[string][]gpu.Process{}
 	t, err := n.newTenants(nil)

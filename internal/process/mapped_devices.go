@@ -127,17 +127,18 @@ const (
 	readAbandoned
 )
 
-func (r *mapsRead) run() {
-	text := r.parse()
+// readAndSend reads the text and sends it to done.
+func (r *mapsRead) readAndSend() {
+	text := r.readText()
 	if !r.state.CompareAndSwap(readRuns, readEnded) {
 		stuckReads.Delete(r.path)
 	}
 	r.done <- text
 }
 
-// abandon ends the wait for a read. Until the read has ended, others of the same path give the same text. It returns false if the
+// stopWaiting ends the wait for a read. Until the read has ended, others of the same path give the same text. It returns false if the
 // read has ended.
-func (r *mapsRead) abandon(text mapsText) bool {
+func (r *mapsRead) stopWaiting(text mapsText) bool {
 	stuckReads.Store(r.path, text)
 	abandoned := r.state.CompareAndSwap(readRuns, readAbandoned)
 	if !abandoned {
@@ -152,7 +153,7 @@ func (m *mappedDevices) readMaps(path string, limit int) mapsText {
 		return text.(mapsText) //nolint:forcetypeassert // the only type there
 	}
 	r := &mapsRead{path: path, limit: limit, done: make(chan mapsText, 1)}
-	go r.run()
+	go r.readAndSend()
 	wait := mapsTimeout
 	if m.waited >= totalMapsTimeout {
 		wait = 10 * time.Millisecond
@@ -175,15 +176,15 @@ func (m *mappedDevices) readMaps(path string, limit int) mapsText {
 		if now > 0 { // no time either for others of the same user
 			text = mapsText{size: limit + 1, partial: true}
 		}
-		if !r.abandon(text) {
+		if !r.stopWaiting(text) {
 			return <-r.done
 		}
 		return text
 	}
 }
 
-// parse reads a text of the format of proc_pid_maps(5), and stops after more than limit bytes.
-func (r *mapsRead) parse() (text mapsText) {
+// readText reads a text of the format of proc_pid_maps(5), and stops after more than limit bytes.
+func (r *mapsRead) readText() (text mapsText) {
 	f, err := os.Open(r.path)
 	if err != nil { // without an end or a lack of rights there may be something to read
 		text.partial = !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, os.ErrPermission)

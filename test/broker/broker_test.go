@@ -609,7 +609,7 @@ wait for 1..40;`
 	n.waitForQueue(0)
 }
 
-// TestSudo: a lease that root takes for somebody shows the person, and says that root took it.
+// TestSudo: a lease that root takes shows the user who called sudo or who logged in.
 func TestSudo(t *testing.T) {
 	n := start(t)
 	n.broker()
