@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,12 +19,14 @@ import (
 
 // This file is about commands of the host that hold a lease (berth alloc). The cgroup of such a command
 // proves that the lease's holder lives. It is /berth/alloc-PID.START.NAMESPACE-RANDOM, named after the
-// process that may still enter it, and has a child "main" for the command's processes.
+// process that may still enter it. Its child "main" belongs to the user, who may make cgroups there, as berth run
+// does; the command's processes begin in main/command.
 
 const (
 	commandParent = "/berth"
 	commandPrefix = "alloc-"
-	commandLeaf   = "/main"
+	commandTasks  = "/main"
+	commandLeaf   = commandTasks + "/command"
 )
 
 // ErrTooDeep: leases of commands are nested so deep that the device guard doesn't see the innermost.
@@ -33,9 +34,31 @@ var ErrTooDeep = errors.New("too many leases inside each other")
 
 // CreateCommandCgroup creates a cgroup for a command that the process pid will enter. It lies below
 // outer, the cgroup of a lease that the process belongs to, which thereby lasts as long as the new one;
-// "" is no such lease. The command's processes belong into the child that CommandProcesses names. The error Is
-// [ErrTooDeep] if the device guard wouldn't see the cgroup, and would open the outer lease's devices to the command.
-func (n *Node) CreateCommandCgroup(outer string, pid int) (string, error) {
+// "" is no such lease. The command's processes belong into the child that CommandProcesses names. The child that
+// [CommandTasks] names is delegated to the user uid unless that is root. The error Is [ErrTooDeep] if the device guard
+// wouldn't see the cgroup, and would open the outer lease's devices to the command.
+func (n *Node) CreateCommandCgroup(outer string, pid, uid int) (string, error) {
+	if outer == "" {
+		outer = commandParent
+	}
+	group, err := n.nameCommandCgroup(outer, pid)
+	if err != nil {
+		return "", err
+	}
+	if !deviceguard.IsSeen(group) {
+		return "", ErrTooDeep
+	}
+	if err := n.createCommandCgroup(group, uid); err != nil {
+		return "", err
+	}
+	if uid != 0 { // who can't do it
+		n.cgroups.EnableControllers(group)
+	}
+	return group, nil
+}
+
+// nameCommandCgroup returns the path of a new cgroup below outer.
+func (n *Node) nameCommandCgroup(outer string, pid int) (string, error) {
 	proc := n.config.GPUHost().ProcPath()
 	start, err := process.Start(proc, pid)
 	if err != nil {
@@ -45,21 +68,29 @@ func (n *Node) CreateCommandCgroup(outer string, pid int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("name cgroup: %w", err)
 	}
-	if outer == "" {
-		outer = commandParent
-	}
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails, see crypto/rand
-	group := fmt.Sprintf("%s/%s%d.%d.%d-%s", outer, commandPrefix, pid, start, namespace, hex.EncodeToString(random[:]))
-	if !deviceguard.IsSeen(group) {
-		return "", ErrTooDeep
-	}
-	return group, n.cgroups.Create(CommandProcesses(group))
+	return fmt.Sprintf("%s/%s%d.%d.%d-%s", strings.TrimSuffix(outer, "/"), commandPrefix, pid, start, namespace, hex.EncodeToString(random[:])), nil
 }
 
-// CommandProcesses returns the child of a command's cgroup that the command's processes are in. The
-// runtime of a berth run among them creates further children.
+// createCommandCgroup creates a cgroup with its children, and delegates one to a user other than root. After an error
+// nothing is left.
+func (n *Node) createCommandCgroup(group string, uid int) error {
+	err := n.cgroups.Create(CommandProcesses(group))
+	if err == nil && uid != 0 {
+		err = n.cgroups.Delegate(CommandTasks(group), uid)
+	}
+	if err != nil {
+		return errors.Join(err, n.RemoveCommandCgroup(context.Background(), group))
+	}
+	return nil
+}
+
+// CommandProcesses returns the cgroup below a command's that the command's processes begin in.
 func CommandProcesses(group string) string { return group + commandLeaf }
+
+// CommandTasks returns the cgroup below a command's in which a berth run of the command makes those of tasks.
+func CommandTasks(group string) string { return group + commandTasks }
 
 // IsCommandCgroup reports whether a path is that of a command's cgroup.
 func IsCommandCgroup(group string) bool {
@@ -98,18 +129,22 @@ func (n *Node) SweepCommandCgroups(ctx context.Context) error {
 		found = append(found, groups...)
 	}
 	slices.Sort(found)
-	for _, group := range slices.Compact(found) {
+	return n.removeEmptyCgroups(ctx, slices.Compact(found))
+}
+
+// removeEmptyCgroups removes those of the cgroups of commands that no process is in or may enter. One that can't be removed
+// doesn't keep the others.
+func (n *Node) removeEmptyCgroups(ctx context.Context, groups []string) (err error) {
+	for _, group := range groups {
 		if n.mayBeEntered(group) {
 			continue
 		}
 		if populated, err := n.cgroups.Populated(group); populated || err != nil {
 			continue
 		}
-		if err := n.RemoveCommandCgroup(ctx, group); err != nil {
-			return err
-		}
+		err = errors.Join(err, n.RemoveCommandCgroup(ctx, group))
 	}
-	return nil
+	return err
 }
 
 // mayBeEntered reports whether the process that a cgroup is named after may still enter it. A process
@@ -127,20 +162,31 @@ func (n *Node) mayBeEntered(group string) bool {
 // listCommandCgroups returns the cgroups of commands in one tree, each before those below it.
 func listCommandCgroups(tree cgroup.Hierarchy) (all []string, err error) {
 	for parents := []string{commandParent}; len(parents) > 0; parents = parents[1:] {
-		dir, err := tree.Dir(parents[0])
+		found, err := listCommandChildren(tree, parents[0])
 		if err != nil {
 			return nil, err
 		}
-		found, err := filepath.Glob(filepath.Join(dir, commandPrefix+"*"))
-		if err != nil {
-			return nil, err
-		}
-		for _, below := range found {
-			group := parents[0] + "/" + filepath.Base(below)
-			all, parents = append(all, group), append(parents, group)
-		}
+		all, parents = append(all, found...), append(parents, found...)
 	}
 	return all, nil
+}
+
+// listCommandChildren returns the cgroups of commands that are children of a cgroup, which needn't exist.
+func listCommandChildren(tree cgroup.Hierarchy, parent string) (groups []string, err error) {
+	dir, err := tree.Dir(parent)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !cgroup.IsGone(err) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.IsDir() && strings.HasPrefix(e.Name(), commandPrefix) {
+			groups = append(groups, path.Join(parent, e.Name()))
+		}
+	}
+	return groups, nil
 }
 
 // CommandEnvironment returns the environment variables by which a command of the host finds its leased

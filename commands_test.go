@@ -19,7 +19,7 @@ func TestCommandCgroupDepth(t *testing.T) {
 		refused bool
 	}{{0, false}, {14, false}, {15, false}, {16, true}, {17, true}} {
 		outer := strings.Repeat("/a", tt.outer)
-		group, err := n.CreateCommandCgroup(outer, os.Getpid())
+		group, err := n.CreateCommandCgroup(outer, os.Getpid(), 0)
 		if errors.Is(err, ErrTooDeep) != tt.refused || err != nil != tt.refused {
 			t.Errorf("below level %d: %q, %v", tt.outer, group, err)
 		}

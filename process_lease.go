@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/hostprocess"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -101,6 +106,97 @@ func (n *Node) LeaseProcess(ctx context.Context, p ProcessLease) (lease ledger.L
 	return lease, moved, nil
 }
 
+// PlaceProcess moves a process into a new cgroup without a lease, and returns the path of the cgroup. It is below the process's own,
+// so that it has its limits. In it, the user may make cgroups, as with [Node.CreateCommandCgroup]. A process that is in such a cgroup
+// already, or in that of a lease, stays there. placed is false then. Cgroups that earlier calls have left beside the new one are
+// removed. The error Is [hostprocess.ErrRefused] if the process can't be moved.
+func (n *Node) PlaceProcess(ctx context.Context, p *hostprocess.Process) (group string, placed bool, err error) {
+	m := n.newMover(false)
+	leases, err := n.Leases()
+	if err != nil {
+		return "", false, err
+	}
+	if _, err := m.examineProcess(p, leases); err != nil {
+		return "", false, err
+	}
+	own, err := n.cgroups.ProcessPath(m.host.Proc, p.PID)
+	if err != nil {
+		return "", false, err
+	}
+	if group, found := n.findDelegated(own, p.UID); found {
+		return group, false, nil
+	}
+	if group, err = n.createPlace(ctx, own, p.PID, p.UID); err != nil {
+		return "", false, err
+	}
+	stays := func() error {
+		now, err := n.cgroups.ProcessPath(m.host.Proc, p.PID)
+		if err == nil && now != own {
+			err = hostprocess.Refuse("process %d has left cgroup %s", p.PID, own)
+		}
+		return err
+	}
+	if _, err = m.moveProcess(ctx, p, CommandProcesses(group), stays); err != nil {
+		return "", false, errors.Join(err, n.RemoveCommandCgroup(context.WithoutCancel(ctx), group))
+	}
+	return group, true, nil
+}
+
+// findDelegated returns the innermost cgroup of a command around a path whose part for tasks belongs to a user.
+func (n *Node) findDelegated(at string, uid int) (group string, found bool) {
+	for group = at; group != "/"; group = path.Dir(group) {
+		if _, _, _, ok := parseCommandCgroup(group); !ok || !cgroup.IsWithin(at, CommandTasks(group)) {
+			continue
+		}
+		var st unix.Stat_t
+		dir, err := n.cgroups.Dir(CommandTasks(group))
+		if err == nil && unix.Stat(dir, &st) == nil && int(st.Uid) == uid {
+			return group, true
+		}
+	}
+	return "", false
+}
+
+// createPlace creates a cgroup below another for a process, and removes empty ones there.
+func (n *Node) createPlace(ctx context.Context, parent string, pid, uid int) (group string, err error) {
+	dir, err := n.cgroups.Dir(parent)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(dir); err != nil { // otherwise it would be created
+		return "", fmt.Errorf("find the cgroup of process %d: %w", pid, err)
+	}
+	left, err := listCommandChildren(n.cgroups, parent)
+	if err != nil {
+		return "", err
+	}
+	_ = n.removeEmptyCgroups(ctx, left) // the next call tries again
+	if group, err = n.nameCommandCgroup(parent, pid); err != nil {
+		return "", err
+	}
+	return group, n.createCommandCgroup(group, uid)
+}
+
+// PlaceSelf is PlaceProcess for this process if the cgroup that it is in belongs to its user, as below the user's instance of
+// systemd. Otherwise placed is false, and nothing has happened.
+func (n *Node) PlaceSelf(ctx context.Context) (group string, placed bool, err error) {
+	own, err := n.cgroups.ProcessPath(n.config.GPUHost().ProcPath(), os.Getpid())
+	if err != nil {
+		return "", false, err
+	}
+	dir, err := n.cgroups.Dir(own)
+	if err != nil || unix.Access(path.Join(dir, "cgroup.procs"), unix.W_OK) != nil || unix.Access(dir, unix.W_OK) != nil {
+		return "", false, err
+	}
+	if group, err = n.createPlace(ctx, own, os.Getpid(), 0); err != nil {
+		return "", false, err
+	}
+	if err := n.cgroups.Join(CommandProcesses(group), 0); err != nil {
+		return "", false, errors.Join(err, n.RemoveCommandCgroup(context.WithoutCancel(ctx), group))
+	}
+	return group, true, nil
+}
+
 // findLeaseOf returns the first lease that was taken for a process, the zero lease if there is none.
 func findLeaseOf(leases []ledger.Lease, p *hostprocess.Process) (own ledger.Lease) {
 	for _, l := range leases {
@@ -145,7 +241,11 @@ func (n *Node) acquireForProcess(ctx context.Context, p ProcessLease, m *mover, 
 			return lease, err
 		}
 	}
-	group, err := n.CreateCommandCgroup(outer, p.Process.PID)
+	delegateTo := p.Process.UID
+	if delegateTo == hostprocess.AnyUser { // root's adopt: the processes may be of several users
+		delegateTo = 0
+	}
+	group, err := n.CreateCommandCgroup(outer, p.Process.PID, delegateTo)
 	if errors.Is(err, ErrTooDeep) {
 		return lease, fmt.Errorf("process %d gets no lease: %w", p.Process.PID, err)
 	}

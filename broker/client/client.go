@@ -27,6 +27,9 @@ var ErrLost = errors.New("the broker ended before it answered")
 // Client speaks with the broker at a socket. It is safe for concurrent use.
 type Client struct {
 	Socket string
+	// Connect connects to the broker for a process that the broker wouldn't answer itself. The process that connects is
+	// the caller. nil connects to Socket.
+	Connect func(ctx context.Context) (net.Conn, error)
 }
 
 // New returns a client of the broker of a state directory.
@@ -100,6 +103,17 @@ func (c Client) Release(ctx context.Context, lease string, force bool) error {
 	return c.exchange(ctx, protocol.Request{Release: &protocol.Release{Lease: lease, Force: force}}, func(protocol.Reply) bool { return true })
 }
 
+// Place moves the calling process, or its descendant, into a cgroup without a lease, and returns its path. See [protocol.Cgroup].
+func (c Client) Place(ctx context.Context, r protocol.Cgroup) (group string, err error) {
+	err = c.exchange(ctx, protocol.Request{Cgroup: &r}, func(r protocol.Reply) bool {
+		if r.Placed != nil {
+			group = r.Placed.Cgroup
+		}
+		return true
+	})
+	return group, err
+}
+
 // View returns the leases and the queue, of others as far as the admin shows them.
 func (c Client) View(ctx context.Context) (view ledger.View, err error) {
 	err = c.exchange(ctx, protocol.Request{List: &protocol.List{}}, func(r protocol.Reply) bool {
@@ -113,8 +127,7 @@ func (c Client) View(ctx context.Context) (view ledger.View, err error) {
 
 // exchange sends a request, and passes the replies to receive until that is true. An error of the broker's is returned.
 func (c Client) exchange(ctx context.Context, r protocol.Request, receive func(protocol.Reply) bool) error {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "unix", c.Socket)
+	conn, err := c.dial(ctx)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("%w at %s", ErrNoBroker, c.Socket)
@@ -142,6 +155,14 @@ func (c Client) exchange(ctx context.Context, r protocol.Request, receive func(p
 			return nil
 		}
 	}
+}
+
+func (c Client) dial(ctx context.Context) (net.Conn, error) {
+	if c.Connect != nil {
+		return c.Connect(ctx)
+	}
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "unix", c.Socket)
 }
 
 func isLost(err error) bool {

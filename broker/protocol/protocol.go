@@ -38,6 +38,7 @@ type Request struct {
 	Adopt   *Adopt   `json:"adopt,omitempty"`
 	Release *Release `json:"release,omitempty"`
 	List    *List    `json:"list,omitempty"`
+	Cgroup  *Cgroup  `json:"cgroup,omitempty"`
 }
 
 // Acquire asks for a lease of the calling process. The lease's cgroup gets that process, and everything
@@ -51,6 +52,16 @@ type Acquire struct {
 	// Name and Command are shown to the user and to root.
 	Name    string `json:"name,omitempty"`
 	Command string `json:"command,omitempty"`
+	// Descendant is the pid of a descendant of the calling process that gets the lease instead of it. It may be in a user
+	// namespace of its own. 0 is the calling process itself.
+	Descendant int `json:"descendant,omitempty"`
+}
+
+// Cgroup asks for a cgroup without a lease, in which the user may make others: for a container without devices. It is
+// below the cgroup that the process is in, and so has its limits. The process is in its child "main/command" afterwards.
+type Cgroup struct {
+	// Descendant is that of Acquire.
+	Descendant int `json:"descendant,omitempty"`
 }
 
 // maxWait is the longest wait in seconds that is not for ever: about 30 years.
@@ -96,6 +107,7 @@ type Reply struct {
 	Waiting  *Busy        `json:"waiting,omitempty"`
 	Granted  *Granted     `json:"granted,omitempty"`
 	Released *Released    `json:"released,omitempty"`
+	Placed   *Placed      `json:"placed,omitempty"`
 	View     *ledger.View `json:"view,omitempty"`
 	Error    *Error       `json:"error,omitempty"`
 }
@@ -113,6 +125,12 @@ type Granted struct {
 
 // Released says that the lease has ended.
 type Released struct{}
+
+// Placed is the answer to Cgroup.
+type Placed struct {
+	// Cgroup is the path of the new cgroup from the root of the tree.
+	Cgroup string `json:"cgroup"`
+}
 
 // Busy is [ledger.BusyError]. Of foreign holders it has what the admin shows.
 type Busy struct {
@@ -222,13 +240,13 @@ func ParseRequest(line []byte) (Request, error) {
 		return Request{}, Errorf(CodeMessage, "the request can't be read: %v", err)
 	}
 	asked := 0
-	for _, set := range []bool{r.Acquire != nil, r.Adopt != nil, r.Release != nil, r.List != nil} {
+	for _, set := range []bool{r.Acquire != nil, r.Adopt != nil, r.Release != nil, r.List != nil, r.Cgroup != nil} {
 		if set {
 			asked++
 		}
 	}
 	if asked != 1 {
-		return Request{}, Errorf(CodeMessage, "the request must have one of acquire, adopt, release and list, and has %d", asked)
+		return Request{}, Errorf(CodeMessage, "the request must have one of acquire, adopt, release, list and cgroup, and has %d", asked)
 	}
 	var seconds float64
 	switch {

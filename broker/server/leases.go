@@ -22,9 +22,63 @@ func (s *Server) acquire(ctx context.Context, c *caller, a protocol.Acquire) (*p
 	if err != nil {
 		return nil, err
 	}
+	p, done, err := openAsker(s.node.ProcessHost(), c.Process, a.Descendant)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	return s.leaseProcess(ctx, c, berth.ProcessLease{
-		Process: c.Process, Name: a.Name, Command: a.Command, Request: wanted, Wait: a.Wait(),
+		Process: p, Name: a.Name, Command: a.Command, Request: wanted, Wait: a.Wait(),
 	})
+}
+
+// openAsker returns the calling process, or the descendant of it that it asks for.
+func openAsker(host hostprocess.Host, caller *hostprocess.Process, descendant int) (p *hostprocess.Process, done func(), err error) {
+	if _, err := host.Examine(caller); err != nil { // also whether it is its user's: its pid may have been reused
+		return nil, nil, err
+	}
+	if descendant == 0 {
+		return caller, func() {}, nil
+	}
+	p, err = hostprocess.Open(descendant, caller.UID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := host.CheckDescendant(p, caller); err != nil {
+		p.Close()
+		return nil, nil, err
+	}
+	return p, p.Close, nil
+}
+
+// placeProcess moves the caller, or a descendant of it, into a cgroup without a lease.
+func (s *Server) placeProcess(ctx context.Context, c *caller, r protocol.Cgroup) (*protocol.Placed, error) {
+	if err := s.requireV2(); err != nil {
+		return nil, err
+	}
+	p, done, err := openAsker(s.node.ProcessHost(), c.Process, r.Descendant)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	leave, ok := s.enterOf(s.placed, c.UID, maxPlaced)
+	if !ok {
+		return nil, protocol.Errorf(protocol.CodeLimit, "user %d has %d cgroups without a lease, the most that are allowed", c.UID, maxPlaced)
+	}
+	group, placed, err := s.node.PlaceProcess(ctx, p)
+	if err != nil || !placed {
+		leave()
+		return &protocol.Placed{Cgroup: group}, err
+	}
+	s.removeWithProcesses(group, leave)
+	return &protocol.Placed{Cgroup: group}, nil
+}
+
+func (s *Server) requireV2() error {
+	if s.node.Cgroups().Version != cgroup.V2 {
+		return protocol.Errorf(protocol.CodeFailed, "leases without root need cgroup version 2 alone, and this machine has version 1: a user with a cgroup there could leave that of the lease")
+	}
+	return nil
 }
 
 // adopt takes a lease for a running process of the caller's user, and moves that process and its descendants.
@@ -81,10 +135,14 @@ func (s *Server) checkNICLeases(uid int) error {
 
 // leaseProcess takes a lease for a process of the caller's user.
 func (s *Server) leaseProcess(ctx context.Context, c *caller, p berth.ProcessLease) (*protocol.Granted, error) {
-	if s.node.Cgroups().Version != cgroup.V2 {
-		return nil, protocol.Errorf(protocol.CodeFailed, "leases without root need cgroup version 2 alone, and this machine has version 1: a user with a cgroup there could leave that of the lease")
+	if err := s.requireV2(); err != nil {
+		return nil, err
 	}
-	if _, err := s.node.ProcessHost().Examine(c.Process); err != nil { // fills in what identifies the waiting process
+	waiter := p.Process
+	if p.Tree { // the process that is adopted doesn't wait
+		waiter = c.Process
+	}
+	if _, err := s.node.ProcessHost().Examine(waiter); err != nil { // fills in what identifies the waiting process
 		return nil, err
 	}
 	done, err := s.beginAsking(p.Process)
@@ -104,7 +162,7 @@ func (s *Server) leaseProcess(ctx context.Context, c *caller, p berth.ProcessLea
 			return nil, err
 		}
 	}
-	p.Waiter = c.Process.Process
+	p.Waiter = waiter.Process
 	p.Waiting = func(b ledger.BusyError) {
 		busy := protocol.NewBusy(s.newViewer(c.UID).hideHolders(b))
 		if sendReply(c.conn, protocol.Reply{Waiting: &busy}) != nil {
@@ -120,6 +178,7 @@ func (s *Server) leaseProcess(ctx context.Context, c *caller, p berth.ProcessLea
 		}
 		return nil, err
 	}
+	s.endWithHolder(lease)
 	granted := &protocol.Granted{Lease: lease, Environment: berth.CommandEnvironment(lease), Remarks: moved.Remarks, PIDs: moved.PIDs}
 	for _, o := range hideOccupied(s.node.FindOccupied(lease.Devices), s.show) {
 		granted.Remarks = append(granted.Remarks, o.String())
@@ -163,7 +222,10 @@ func (s *Server) releaseLease(ctx context.Context, uid int, r protocol.Release) 
 		if err != nil {
 			return err
 		}
-		return errors.Join(s.node.RemoveCommandCgroup(ctx, l.Owner.Cgroup), s.node.SweepCommandCgroups(ctx))
+		if err := s.node.SweepCommandCgroups(ctx); err != nil { // what others have left
+			s.log.Warn("remove cgroups that are left", "error", err)
+		}
+		return s.node.RemoveCommandCgroup(ctx, l.Owner.Cgroup)
 	}
 	return fmt.Errorf("release lease %.20q: %w", strings.TrimSpace(r.Lease), ledger.ErrNotFound)
 }

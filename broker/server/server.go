@@ -1,6 +1,6 @@
 // Package server is the body of berth-broker, which takes and ends leases for users without root.
 //
-// It keeps no state of its own: leases and queue are in the ledger, and the proof that a lease's holder
+// It keeps no state of its own that a later broker would need: leases and queue are in the ledger, and the proof that a lease's holder
 // lives is a cgroup of root's. It may be killed at any moment. A lease that was granted and not
 // reported yet is the caller's: the next request of the same process gets it.
 //
@@ -43,6 +43,9 @@ const (
 	maxRequest   = 2048
 )
 
+// maxPlaced limits the cgroups without a lease of one user.
+const maxPlaced = 1000
+
 // Server answers requests. Its methods may be called at once.
 type Server struct {
 	node *berth.Node
@@ -55,7 +58,9 @@ type Server struct {
 	all         int        // connections
 	connections map[int]int
 	waiting     map[int]int
+	placed      map[int]int             // cgroups without a lease
 	asking      map[ledger.Process]bool // processes for which a lease is being taken
+	watched     map[string]bool         // cgroups whose end is awaited
 }
 
 // New returns a server for the machine that the configuration describes.
@@ -66,7 +71,7 @@ func New(c berth.Config, log *slog.Logger) (*Server, error) {
 	}
 	return &Server{
 		node: node, show: c.Policy.Show, log: log,
-		connections: map[int]int{}, waiting: map[int]int{}, asking: map[ledger.Process]bool{},
+		connections: map[int]int{}, waiting: map[int]int{}, placed: map[int]int{}, asking: map[ledger.Process]bool{}, watched: map[string]bool{},
 	}, nil
 }
 
@@ -75,6 +80,7 @@ func Refuse(why error, log *slog.Logger) *Server { return &Server{unusable: why,
 
 // Serve answers the connections of a listener until it is closed.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
+	s.watchLeases()
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
@@ -211,6 +217,8 @@ func (s *Server) serveRequest(ctx context.Context, c *caller, r protocol.Request
 		reply.Granted, err = s.acquire(ctx, c, *r.Acquire)
 	case r.Adopt != nil:
 		reply.Granted, err = s.adopt(ctx, c, *r.Adopt)
+	case r.Cgroup != nil:
+		reply.Placed, err = s.placeProcess(ctx, c, *r.Cgroup)
 	case r.Release != nil:
 		reply.Released, err = &protocol.Released{}, s.releaseLease(ctx, c.UID, *r.Release)
 	default:

@@ -61,6 +61,8 @@ type Hierarchy struct {
 	Controller string
 	// Hybrid says that there is a unified tree beside those of version 1.
 	Hybrid bool
+	// Top is the cgroup of version 2 below which this process makes cgroups, if it can't elsewhere. "" means the root of the tree.
+	Top string
 }
 
 // Detect inspects a mount point, usually /sys/fs/cgroup ("" means that), and returns the tree that
@@ -93,12 +95,12 @@ func fsType(path string) int64 {
 	return st.Type
 }
 
-// Controllers lists the controllers that the machine has, sorted. On version 1 these
+// Controllers lists the controllers that the machine has, or that Top may hand on, sorted. On version 1 these
 // are the names of the trees; one that is mounted as "cpu,cpuacct" counts for both.
 func (h Hierarchy) Controllers() ([]string, error) {
 	var names []string
 	if h.Version == V2 {
-		data, err := h.readControl("/", "cgroup.controllers")
+		data, err := h.readControl(cmp.Or(h.Top, "/"), "cgroup.controllers")
 		if err != nil {
 			return nil, fmt.Errorf("read cgroup controllers: %w", err)
 		}

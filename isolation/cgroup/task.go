@@ -26,14 +26,14 @@ func (h Hierarchy) CreateTask(path string) error {
 		if err := h.Create(path); err != nil {
 			return err
 		}
-		h.enableControllers(path)
+		h.EnableControllers(path) // where that fails, the runtime tries again and reports the error
 	}
 	return h.Create(path + "/" + runtimeLeaf)
 }
 
-// enableControllers enables every controller of the machine for the children of the
-// cgroup at path. Where that fails, the runtime tries again and reports the error.
-func (h Hierarchy) enableControllers(path string) {
+// EnableControllers enables every controller of the machine for the children of the
+// cgroup at path, of version 2, if it and its parents allow that.
+func (h Hierarchy) EnableControllers(path string) {
 	names, err := h.Controllers()
 	if err == nil && len(names) > 0 {
 		h.enableFromTop(filepath.Clean("/"+path), "+"+strings.Join(names, " +"))

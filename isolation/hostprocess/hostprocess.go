@@ -106,6 +106,18 @@ func (h Host) CheckUserNamespace(p *Process) error {
 	return nil
 }
 
+// CheckDescendant refuses a process that doesn't descend from the ancestor. It may be in a user namespace of its own.
+func (h Host) CheckDescendant(p, ancestor *Process) error {
+	found := IsDescendant(h.Proc, p.PID, ancestor.PID)
+	switch {
+	case !p.IsAlive():
+		return hasEnded(p, unix.ESRCH)
+	case !found, !ancestor.IsAlive():
+		return Refuse("process %d does not descend from process %d", p.PID, ancestor.PID)
+	}
+	return nil
+}
+
 func hasEnded(p *Process, err error) error {
 	return refusal{fmt.Sprintf("process %d has ended or is hidden: %v", p.PID, err), true}
 }

@@ -723,27 +723,36 @@ func TestHungUp(t *testing.T) {
 }
 
 // TestLeavesNoCgroup: a user can't leave the cgroup of a lease, also not into one that belongs to the
-// user, and can't change its limits.
+// user, and can't change its limits. Inside it, the user may make cgroups.
 func TestLeavesNoCgroup(t *testing.T) {
 	n := start(t)
 	n.broker()
 	n.Do(t, "sh", "-c", "mkdir -p /sys/fs/cgroup/alice && chown -R 4711 /sys/fs/cgroup/alice")
 	t.Cleanup(func() { n.Do(t, "rmdir", "/sys/fs/cgroup/alice") })
+	n.start(alice, n.Berth, "alloc", "1", "--", "sleep", "1000") // another lease of the same user
+	n.waitForLeases(1)
 	got := n.run(alice, n.Berth, "alloc", "1", "--", "sh", "-c", `
 		try() { sh -c "$1" 2>/dev/null && echo "$1"; }
 		own=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)
 		try 'echo $$ >/sys/fs/cgroup/alice/cgroup.procs'
 		try 'echo $$ >/sys/fs/cgroup/cgroup.procs'
-		try "mkdir $own/below"; try "mkdir $own/../below"; try "rmdir $own"
-		for f in cgroup.procs cgroup.threads cgroup.freeze cgroup.kill cgroup.max.depth cgroup.subtree_control; do
-			for d in $own $own/..; do try ": >>$d/$f"; done
+		try "mkdir $own/below"; try "mkdir $own/../../below"; try "rmdir $own/../../.."
+		for f in cgroup.procs cgroup.threads cgroup.freeze cgroup.kill cgroup.max.depth cgroup.max.descendants cgroup.subtree_control; do
+			for d in $own $own/../..; do try ": >>$d/$f"; done
 		done
-		case $own in */main) echo inside;; esac`)
-	n.wantSaid("in the lease", got, rig.Said{Out: "inside\n"})
+		for f in cgroup.freeze cgroup.kill cgroup.max.depth cgroup.max.descendants cgroup.type; do try ": >>$own/../$f"; done
+		other=$(ls -d /sys/fs/cgroup/berth/alloc-*/main | grep -v $(dirname $own))
+		try "echo $$ >$other/cgroup.procs"
+		mkdir $own/../task && sh -c "echo \$\$ >$own/../task/cgroup.procs && `+"sed -n 's,.*/main,,p' /proc/self/cgroup"+`"
+		i=0; while mkdir $own/../many-$i 2>/dev/null; do i=$((i + 1)); done; echo $i
+		`+opening+`
+		case $own in */main/command) echo inside;; esac`)
+	n.wantSaid("in the lease", got, rig.Said{Out: "/task\n998\n1\ninside\n"})
+	n.waitForLeases(1)
 	// And nobody else gets in.
 	n.start(bob, n.Berth, "alloc", "1", "--", "sleep", "1000")
-	n.waitForLeases(1)
-	got = n.run(alice, "sh", "-c", `for f in /sys/fs/cgroup/berth/alloc-*/main/cgroup.procs /sys/fs/cgroup/berth/alloc-*/cgroup.procs; do
+	n.waitForLeases(2)
+	got = n.run(alice, "sh", "-c", `for f in /sys/fs/cgroup/berth/alloc-*/main/cgroup.procs /sys/fs/cgroup/berth/alloc-*/main/command/cgroup.procs /sys/fs/cgroup/berth/alloc-*/cgroup.procs; do
 		sh -c "echo \$\$ >$f" 2>/dev/null && echo "$f"; done; `+opening)
 	n.wantSaid("from outside", got, rig.Said{Out: "\n"})
 }
@@ -834,7 +843,7 @@ func TestRepairedLease(t *testing.T) {
 		p, out := rig.StartReading(t, cmd)
 		group, err = out.ReadString('\n')
 		rig.Must(t, err)
-		return p, strings.TrimSuffix(group, "/main\n"), func() { _ = in.Close() }
+		return p, strings.TrimSuffix(group, "/main/command\n"), func() { _ = in.Close() }
 	}
 
 	p, _, _ := begin()

@@ -116,7 +116,7 @@ func TestKilledEarly(t *testing.T) {
 		p.wait()
 		// A child of berth that hasn't become the command yet ends with it.
 		eventually(t, "the command runs, or nothing does", func() bool {
-			procs := n.sh("cat /sys/fs/cgroup/berth/alloc-*/main/cgroup.procs 2>/dev/null | wc -l").ok()
+			procs := n.sh("cat /sys/fs/cgroup/berth/alloc-*/main/command/cgroup.procs 2>/dev/null | wc -l").ok()
 			running := strings.TrimSpace(procs) != "0"
 			return running == strings.Contains(p.stdout.String(), "started") || !running
 		})
@@ -136,7 +136,7 @@ func TestEmptyCgroups(t *testing.T) {
 	t.Parallel()
 	n := newDiscoveredNode(t, "one-gpu")
 	n.sh(`mkdir -p /sys/fs/cgroup/berth
-		create() { mkdir -p /sys/fs/cgroup/berth/alloc-$1.$2.$3-$4/main; }
+		create() { mkdir -p /sys/fs/cgroup/berth/alloc-$1.$2.$3-$4/main/command; }
 		start=$(cut -d' ' -f22 /proc/$$/stat) ns=$(stat -L -c %i /proc/$$/ns/pid)
 		create $$ $start $ns live; create $$ $((start + 1)) $ns reused
 		create 4194304 1 $ns ended; create 4194304 1 $((ns + 1)) elsewhere
@@ -148,6 +148,6 @@ func TestEmptyCgroups(t *testing.T) {
 			t.Error("the cgroup of a creator that has ended is left")
 		}
 	}
-	n.sh("rmdir /sys/fs/cgroup/berth/*/main /sys/fs/cgroup/berth/alloc-*").ok()
+	n.sh("rmdir /sys/fs/cgroup/berth/*/main/command /sys/fs/cgroup/berth/*/main /sys/fs/cgroup/berth/alloc-*").ok()
 	n.checkClean(t)
 }

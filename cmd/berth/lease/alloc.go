@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
@@ -78,7 +78,7 @@ func runAlloc(c *cli.Context) error {
 // processes of the command live on, the lease stays until they have ended.
 func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
 	// Before the lease: the device guard grants devices to an existing cgroup.
-	group, err := node.CreateCommandCgroup("", os.Getpid())
+	group, err := node.CreateCommandCgroup("", os.Getpid(), 0)
 	if err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
@@ -96,71 +96,27 @@ func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command
 	waiting.NewRemarkPrinter()(node.RemarkOccupied(lease.Devices))
 	ctx := context.WithoutCancel(c.Context)
 	runErr := runInCgroup(c.Context, tree, berth.CommandProcesses(group), command, argv, append(os.Environ(), berth.CommandEnvironment(lease)...))
-	live, err := hasRemaining(tree, group)
+	live, err := backend.HasRemaining(tree, group)
 	if err != nil { // the lease ends when another request finds that its cgroup is empty
 		return errors.Join(runErr, err)
 	}
 	if live {
 		left, _ := tree.PIDs(group) // only shown
-		printLeft(output.FormatCount(max(len(left), 1), "process"), output.JoinIndexes(lease.Devices))
+		backend.PrintLeft(output.FormatCount(max(len(left), 1), "process"), output.JoinIndexes(lease.Devices))
 		return runErr
 	}
 	if err := node.RemoveCommandCgroup(ctx, group); err != nil {
 		return errors.Join(runErr, err)
 	}
-	return errors.Join(runErr, node.Release(ctx, lease.ID), node.SweepCommandCgroups(ctx))
-}
-
-func printLeft(processes, devices string) {
-	fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n", processes, devices)
-}
-
-// hasRemaining reports whether processes are still in the cgroup a moment after the command has ended. It waits because a
-// signal to a job ends its processes one after another.
-func hasRemaining(tree cgroup.Hierarchy, group string) (live bool, err error) {
-	for range 20 {
-		if live, err = tree.Populated(group); err != nil || !live {
-			return live, err
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return live, nil
+	err = errors.Join(runErr, node.Release(ctx, lease.ID))
+	_ = node.SweepCommandCgroups(ctx) // what others have left: the next command tries again
+	return err
 }
 
 // runInCgroup runs the command in the cgroup. berth enter joins the cgroup before it execs
 // the command, so no instruction of the command runs outside.
 func runInCgroup(ctx context.Context, tree cgroup.Hierarchy, group, command string, argv, env []string) error {
-	return runSelf(ctx, exec.Cmd{Args: append([]string{"berth", "enter", tree.Mount, group, command}, argv...), Env: env})
-}
-
-// runSelf runs this program with other arguments, which becomes the command, and passes signals on.
-func runSelf(ctx context.Context, cmd exec.Cmd) error {
-	cmd.Path, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/proc/self/exe", os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, verb.ForwardedSignals()...) // never stopped: this process has to release the lease
-	verb.SettleInterrupts(ctx)
-	if err := ctx.Err(); err != nil { // a signal came before the process was started
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return verb.WithCode(verb.ExitBerth, fmt.Errorf("start a process for the command: %w", err))
-	}
-	go forwardSignals(signals, cmd.Process)
-	return childExit(cmd.Wait())
-}
-
-// childExit returns an error with the exit code of a child: its code, or 128 plus the signal.
-func childExit(err error) error {
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		return err
-	}
-	status := exit.Sys().(syscall.WaitStatus)
-	if status.Signaled() {
-		return verb.WithCode(128+int(status.Signal()), nil)
-	}
-	return verb.WithCode(status.ExitStatus(), nil)
+	return verb.RunSelf(ctx, exec.Cmd{Args: append([]string{"berth", "enter", tree.Mount, group, command}, argv...), Env: env}, syscall.SIGKILL)
 }
 
 // EnterCommand is the hidden verb that berth alloc starts: it joins the cgroup and execs the

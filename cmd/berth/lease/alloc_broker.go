@@ -23,7 +23,6 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
-	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // holdBrokersLease is holdLease for a user without root. A child asks the broker for the lease, because the
@@ -39,32 +38,15 @@ func holdBrokersLease(c *cli.Context, node *berth.Node, wanted request.Request, 
 	}
 	defer from.Close()
 	seconds := waiting.Limit(c).Seconds()
-	runErr := runSelf(c.Context, exec.Cmd{
+	runErr := verb.RunSelf(c.Context, exec.Cmd{
 		Args: append([]string{"berth", "hold", conf.State, strconv.FormatFloat(seconds, 'f', -1, 64), wanted.String(), command}, argv...),
 		Env:  os.Environ(), ExtraFiles: []*os.File{to},
-	})
+	}, unix.SIGKILL)
 	var lease heldLease
 	if err := errors.Join(to.Close(), json.NewDecoder(from).Decode(&lease)); err != nil {
 		return runErr // the child had no lease, and has printed why
 	}
-	// A process that can't be counted is found by the broker.
-	if live, err := hasRemaining(node.Cgroups(), lease.Cgroup); err == nil && live {
-		left, _ := node.Cgroups().PIDs(lease.Cgroup) // only shown
-		printLeft(output.FormatCount(max(len(left), 1), "process"), lease.Devices)
-		return runErr
-	}
-	err = client.New(conf.State).Release(c.Context, lease.ID, false)
-	var refused *protocol.Error
-	switch {
-	case errors.Is(err, ledger.ErrLive):
-		printLeft("processes", lease.Devices)
-		err = nil
-	case errors.Is(err, client.ErrNoBroker), errors.Is(err, client.ErrLost), errors.Is(err, ledger.ErrNotFound):
-		err = nil // the next request finds that the holder is dead, or has found it
-	case errors.As(err, &refused) && refused.Code == protocol.CodeForbidden:
-		err = nil // the ledger was rebuilt without the lease's user; the next request finds that the holder is dead
-	}
-	return errors.Join(runErr, err)
+	return errors.Join(runErr, backend.EndLease(c.Context, node, lease.ID, lease.Cgroup, lease.Devices))
 }
 
 // heldLease is what the child tells its parent of the lease, by a pipe. It is shorter than the pipe's buffer.

@@ -1,0 +1,80 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// holderPollInterval is how often the broker looks whether the holder of a lease has ended.
+const holderPollInterval = time.Second
+
+// endTimeout bounds the end of a lease: the search for its devices, and the removal of its cgroup.
+const endTimeout = time.Minute
+
+// endWithHolder ends a lease soon after the last process of its holder. Without it, as after the broker was killed, the
+// next request for devices ends the lease.
+func (s *Server) endWithHolder(l ledger.Lease) {
+	s.whenEmpty(l.Owner.Cgroup, func(ctx context.Context) error {
+		err := s.node.ReleaseIfDead(ctx, l.ID)
+		if err == nil || errors.Is(err, ledger.ErrNotFound) { // another process has ended it
+			err = s.node.RemoveCommandCgroup(ctx, l.Owner.Cgroup)
+		}
+		return err
+	})
+}
+
+// watchLeases is endWithHolder for the leases of commands that earlier brokers have taken.
+func (s *Server) watchLeases() {
+	if s.unusable != nil {
+		return
+	}
+	leases, err := s.node.Leases()
+	if err != nil {
+		return // requests report the error
+	}
+	for _, l := range leases {
+		if berth.IsCommandCgroup(l.Owner.Cgroup) {
+			s.endWithHolder(l)
+		}
+	}
+}
+
+// removeWithProcesses removes a cgroup without a lease soon after the last of its processes has ended, and then calls done.
+func (s *Server) removeWithProcesses(group string, done func()) {
+	s.whenEmpty(group, func(ctx context.Context) error {
+		defer done()
+		return s.node.RemoveCommandCgroup(ctx, group)
+	})
+}
+
+// whenEmpty calls end in the background when a cgroup has no process any more or is gone, once for each cgroup.
+func (s *Server) whenEmpty(group string, end func(ctx context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watched[group] { // a process can ask for its lease again
+		return
+	}
+	s.watched[group] = true
+	go func() {
+		for {
+			time.Sleep(holderPollInterval)
+			populated, err := s.node.Cgroups().Populated(group)
+			if err != nil && cgroup.IsGone(err) || err == nil && !populated {
+				break
+			}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+		defer cancel()
+		if err := end(ctx); err != nil { // the next request for devices tries again
+			s.log.Warn("end what a holder has left", "cgroup", group, "error", err)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watched, group)
+	}()
+}
