@@ -54,6 +54,10 @@ type Config struct {
 	// than it takes to renew the inventory, so that a stale snapshot is an error, and in a mount
 	// namespace of its own. It is no key of the file.
 	Confined bool `toml:"-"`
+	// UserData and UserState take the place of Data and State for the tasks and images of a user without root. They are
+	// no keys of the file.
+	UserData  string `toml:"-"`
+	UserState string `toml:"-"`
 	// SudoUID is the environment variable SUDO_UID of a command: see [ledger.Owner].
 	SudoUID string `toml:"-"`
 
@@ -271,6 +275,12 @@ func (c Config) SnapshotPath() string { return filepath.Join(c.State, "inventory
 
 // SharedFiles returns the directory of the driver files that all containers share.
 func (c Config) SharedFiles() shared.Dir { return shared.InData(c.Data) }
+
+// TaskData returns the directory of the tasks and images of this process's user.
+func (c Config) TaskData() string { return cmp.Or(c.UserData, c.Data) }
+
+// TaskState returns the directory of what runtimes keep of the tasks in TaskData, and of what berth makes for them.
+func (c Config) TaskState() string { return cmp.Or(c.UserState, c.State) }
 
 // runtimeRootsPath returns the directory that notes the state directories of runtimes, see runtimestate.Note. It
 // outlives the ledger.

@@ -17,6 +17,9 @@ import (
 // source of the files.
 func (n *Node) mountShared(ctx context.Context, s snapshot.Snapshot) (shared.Dir, error) {
 	d := n.config.SharedFiles()
+	if n.config.UserData != "" { // containers of users without root own no file of root's
+		return shared.Dir{Source: d.Source}, nil
+	}
 	if s.OwnedFiles != "" {
 		return shared.Dir{Source: d.Source}, nil
 	}

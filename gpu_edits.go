@@ -61,7 +61,7 @@ func (n *Node) gatherGPUs(ctx context.Context, p *Plan, spec *specs.Spec, root *
 		return nil, err
 	}
 	with, err := n.addGPUEdits(p, s, lease, common)
-	return func() (cdi.Prepared, error) { return cdi.PrepareRoot(root, spec, dir, n.config.State, with) }, err
+	return func() (cdi.Prepared, error) { return cdi.PrepareRoot(root, spec, dir, n.config.TaskState(), with) }, err
 }
 
 // addGPUEdits adds to the plan the edits for leased GPUs other than their nodes and the
@@ -120,7 +120,7 @@ func (n *Node) readSelection(env []string, words string) (cdi.Selection, error) 
 
 func (n *Node) newViews(taken time.Time) cdi.Views {
 	return cdi.Views{
-		State: n.config.State,
+		State: n.config.TaskState(),
 		Epoch: taken.UTC().Format(time.RFC3339Nano), InUse: n.inUse,
 	}
 }

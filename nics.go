@@ -86,7 +86,7 @@ func (n *Node) grantedNICEdits(p *Plan, spec *specs.Spec, nics []gpu.Device, lea
 }
 
 func (n *Node) nicSource() cdi.NICs {
-	return cdi.NICs{Host: n.config.GPUHost(), State: n.config.State, InUse: n.inUse}
+	return cdi.NICs{Host: n.config.GPUHost(), State: n.config.TaskState(), InUse: n.inUse}
 }
 
 // hasInfiniBandNode reports whether edits add an adapter's node, as another vendor's CDI

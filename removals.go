@@ -11,8 +11,12 @@ import (
 type Removal = edits.Removal
 
 // LogRemovals writes to the event log what was removed from a container. The event is
-// "prepared" for a container with a lease, and "guarded" for one without, whose lease is "".
+// "prepared" for a container with a lease, and "guarded" for one without, whose lease is "". A process without root
+// can't log, and nothing is written.
 func (n *Node) LogRemovals(event, lease string, owner ledger.Owner, removed []Removal) {
+	if n.config.UserData != "" { // root's file
+		return
+	}
 	n.ledger.LogRemovals(event, lease, owner, removed)
 }
 

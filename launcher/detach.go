@@ -12,10 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/supervise"
-	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // makePipes creates the FIFOs between a detached task and its monitor. They belong to the
@@ -50,7 +48,7 @@ func (t *task) announceQueued() {
 	t.rec.Queued = true
 	err := t.o.taskStore().WriteRecord(t.rec)
 	if err == nil {
-		err = leaveStarter(t.h.Cgroups, t.rec)
+		err = t.leaveStarter()
 	}
 	if err != nil {
 		t.o.Log.Warn("detach while waiting", "error", err)
@@ -65,8 +63,8 @@ func (t *task) announceQueued() {
 }
 
 // leaveStarter leaves the directory, the standard error and the cgroups that this process was started
-// with.
-func leaveStarter(cgroups cgroup.Hierarchy, r tasks.Record) error {
+// with. A user without root can't leave the cgroups before there is a lease.
+func (t *task) leaveStarter() error {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -76,8 +74,10 @@ func leaveStarter(cgroups cgroup.Hierarchy, r tasks.Record) error {
 	if err := errors.Join(os.Chdir("/"), inBackground(func() error { return os.Chdir("/") })()); err != nil {
 		return err
 	}
-	if err := cgroups.EnterAll(r.MonitorsCgroup()); err != nil {
-		return err
+	if t.o.Place == nil {
+		if err := t.h.Cgroups.EnterAll(t.rec.MonitorsCgroup()); err != nil {
+			return err
+		}
 	}
 	return unix.Dup3(int(null.Fd()), 2, 0)
 }

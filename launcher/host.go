@@ -26,11 +26,14 @@ type host struct {
 func newHost(o Options, forbidden ...string) (*host, error) {
 	h := &host{}
 	var err error
-	if h.Host, err = spec.ReadHost(o.Cgroup); err != nil {
+	if h.Host, err = spec.ReadHost(o.Cgroup, o.Place != nil); err != nil {
 		return nil, err
 	}
 	if h.privileges, err = o.ChoosePrivileges(h.Host, forbidden...); err != nil {
 		return nil, err
+	}
+	if h.UserNamespace { // it has no device rules that a task could change
+		h.privileges.NeedsOuterCgroup = false
 	}
 	go h.privileges.Filter() // in the background: building the filter takes as long as reading the image
 	h.runtime, err = h.findRuntime(o.Runtime)
@@ -63,7 +66,7 @@ func (h *host) findRuntime(asked string) (string, error) {
 		return "", fmt.Errorf("%w: there is no %s in %s", ErrNoRuntime, asked, ociruntime.Programs)
 	}
 	first, second := ociruntime.LookUp("crun"), ociruntime.LookUp("runc")
-	if second != "" && !h.Cgroups.CrunWorks(h.MayExceedLimits() || h.Memlock == unix.RLIM_INFINITY) {
+	if second != "" && !h.Cgroups.CrunWorks(h.UserNamespace || h.MayExceedLimits() || h.Memlock == unix.RLIM_INFINITY) {
 		return second, nil
 	}
 	if first == "" {

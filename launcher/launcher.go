@@ -76,6 +76,10 @@ type Options struct {
 	// Parent is the cgroup below which the task's own is made, as the host sees it;
 	// "" means /berth.
 	Parent string
+	// Place is set for a launch by root of a user namespace: it moves this process into a cgroup in which the user may make
+	// others, and returns the path of that one, which becomes Parent. It is called after DeviceSource.Acquire, when
+	// everything has been checked. nil means a launch by root of the machine.
+	Place func(ctx context.Context) (parent string, err error) `json:"-"`
 	// State, Data and Cgroup are directories: "" means /run/berth,
 	// /var/lib/berth and /sys/fs/cgroup.
 	State, Data, Cgroup string

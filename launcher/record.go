@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/supervise"
@@ -48,7 +49,7 @@ func (t *task) buildRecord(img *image.Image, layers []string, spec *specs.Spec) 
 	t.rec = tasks.Record{
 		ID: t.paths.ID, Name: t.plan.name, Image: t.o.Image, Digest: img.Digest, Command: spec.Process.Args,
 		Created: time.Now().UTC(), BootID: boot, Maker: self,
-		User: os.Getuid(), UID: user.UID, GID: user.GID,
+		User: userns.OuterUID(), UID: user.UID, GID: user.GID,
 		Detached: t.o.Detach != nil, Remove: !t.o.Keep, Terminal: t.o.Terminal, Interactive: t.o.Interactive,
 		Labels: img.Config.TaskLabels(t.o.Labels), Annotations: t.o.Annotations,
 		Runtime: t.h.runtime, RuntimeRoot: t.paths.RuntimeRoot(t.h.runtime), Cgroup: t.paths.Cgroup(), CgroupMount: t.o.Cgroup,
@@ -81,10 +82,12 @@ func (o Options) chooseStopSignal(c image.Config) (syscall.Signal, error) {
 
 // rewriteRecordWithLease adds the lease to the record and writes it.
 func (t *task) rewriteRecordWithLease() error {
-	if t.lease == nil {
+	switch {
+	case t.lease != nil:
+		t.addLeaseToRecord(*t.lease)
+	case t.o.Place == nil:
 		return nil
 	}
-	t.addLeaseToRecord(*t.lease)
 	if t.rec.Queued { // the task's id was reported, so the record must exist at every moment
 		return t.o.taskStore().WriteRecord(t.rec)
 	}

@@ -284,7 +284,7 @@ func TestCrunOnV2(t *testing.T) {
 
 func mayLiftMemlock(t *testing.T) bool {
 	t.Helper()
-	given, err := spec.ReadHost("")
+	given, err := spec.ReadHost("", false)
 	if err != nil {
 		t.Fatal(err)
 	}

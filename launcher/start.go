@@ -33,7 +33,9 @@ func (t *task) launch(ctx context.Context, img *image.Image, layers []string, s 
 	if err := t.writeCIDFile(); err != nil {
 		return err
 	}
-	t.waitPrepared = inBackground(t.prepareRuntime)
+	if t.o.Place == nil {
+		t.waitPrepared = inBackground(t.prepareRuntime)
+	}
 	return onThread(func() error {
 		root, err := t.mountInNamespace(layers)
 		if err != nil {
@@ -51,6 +53,9 @@ func (t *task) launch(ctx context.Context, img *image.Image, layers []string, s 
 		<-s.Ready // from here on a signal must not end this process by default: it holds a lease
 		cpus, err := t.acquireLease(ctx, config, root)
 		if err != nil {
+			return err
+		}
+		if err := t.enterParent(ctx, config); err != nil {
 			return err
 		}
 		if err := t.rewriteRecordWithLease(); err != nil {
@@ -112,8 +117,10 @@ func (t *task) acquireLease(ctx context.Context, spec *specs.Spec, root *os.File
 	if t.o.Devices == nil {
 		return "", nil
 	}
-	if err := t.waitPrepared(); err != nil { // the device guard opens the devices for a cgroup that exists
-		return "", err
+	if t.o.Place == nil { // the device guard opens the devices for a cgroup that exists
+		if err := t.waitPrepared(); err != nil {
+			return "", err
+		}
 	}
 	lease, err := t.o.Devices.Acquire(ctx, t.leaseOwner(spec), t.o.Request, t.announceQueued)
 	if err != nil {
@@ -141,6 +148,9 @@ func (t *task) leaseOwner(spec *specs.Spec) ledger.Owner {
 // writeBundle writes config.json and waits for prepareRuntime. The file isn't flushed: after a power
 // failure there is no container.
 func (t *task) writeBundle(config *specs.Spec) error {
+	if t.h.UserNamespace {
+		spec.RestrictToUserNamespace(config)
+	}
 	if filepath.Base(t.h.runtime) == "crun" {
 		spec.RemoveCrunDefaults(config)
 		seccomp.RemoveNames(config)

@@ -2,7 +2,9 @@ package launcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -16,6 +18,29 @@ import (
 
 // outerCgroupTimeout bounds setting the device rules of an outer cgroup.
 const outerCgroupTimeout = 10 * time.Second
+
+// enterParent calls Options.Place, and makes the task's cgroup below the result.
+func (t *task) enterParent(ctx context.Context, config *specs.Spec) error {
+	if t.o.Place == nil {
+		return nil
+	}
+	parent, err := t.o.Place(ctx)
+	if err != nil {
+		return err
+	}
+	t.h.Cgroups.Top = parent
+	if err := t.o.CheckControllers(t.h.Host); err != nil {
+		return err
+	}
+	link := t.paths.ParentLink()
+	if err := errors.Join(os.Remove(link), os.Symlink(parent, link)); err != nil {
+		return fmt.Errorf("note the task's cgroup: %w", err)
+	}
+	t.rec.Cgroup = t.paths.Cgroup()
+	config.Linux.CgroupsPath = t.paths.Cgroup() + "/container"
+	t.waitPrepared = inBackground(t.prepareRuntime)
+	return nil
+}
 
 // createOuterCgroup creates the task's cgroup with the container's device rules, and then the
 // cgroups below it, if the container could change the rules of its own cgroup. For other tasks

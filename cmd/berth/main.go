@@ -21,6 +21,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/node"
 	"github.com/berth-gpu/berth/cmd/berth/othertools"
 	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/run"
 	"github.com/berth-gpu/berth/cmd/berth/setup"
 	"github.com/berth-gpu/berth/cmd/berth/task"
@@ -93,15 +94,26 @@ func newApp() *cli.App {
 			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
 		}, backend.EngineFlags()...),
 		Commands: addExamples(examples(), "", hideHelpVerbs([]*cli.Command{
-			run.Command(), task.PsCommand(), run.RendezvousCommand(), task.ExecCommand(), task.StopCommand(), task.KillCommand(), task.WaitCommand(), task.RmCommand(),
-			task.LogsCommand(), task.AttachCommand(), task.InspectCommand(), task.StatsCommand(), lease.AllocCommand(), lease.AdoptCommand(),
-			images.PullCommand(), images.LoginCommand(), images.LogoutCommand(), images.ListCommand(), images.RmiCommand(), images.PruneCommand(), images.SystemCommand(),
+			run.Command(), forUsers(task.PsCommand()), run.RendezvousCommand(), task.ExecCommand(), forUsers(task.StopCommand()), forUsers(task.KillCommand()), forUsers(task.WaitCommand()), forUsers(task.RmCommand()),
+			forUsers(task.LogsCommand()), forUsers(task.AttachCommand()), forUsers(task.InspectCommand()), forUsers(task.StatsCommand()), lease.AllocCommand(), lease.AdoptCommand(),
+			forUsers(images.PullCommand()), images.LoginCommand(), images.LogoutCommand(), images.ListCommand(), forUsers(images.RmiCommand()), forUsers(images.PruneCommand()), forUsers(images.SystemCommand()),
 			node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
 			setup.CDICommand(), node.DiscoverCommand(), lease.RepairCommand(),
 			setup.Command(), guard.Command(), doctor.Command(), node.InfoCommand(), node.VersionCommand(),
 			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), run.LaunchCommand(),
 		})),
 	}
+}
+
+// forUsers makes a verb about tasks and images work for users without root, on their own ones.
+func forUsers(v *cli.Command) *cli.Command {
+	if v.Action != nil {
+		v.Action = rootless.Wrap(v.Action)
+	}
+	for _, sub := range v.Subcommands {
+		forUsers(sub)
+	}
+	return v
 }
 
 // hideHelpVerbs keeps the library from adding the subcommands help and h to each verb: a

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/atomicfile"
 	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // schema is the format's version. A file of any other is stale, be it older or newer.
@@ -150,7 +150,7 @@ func readTrusted(fd int) ([]byte, error) {
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, errors.New("it is not a regular file")
-	case st.Uid != 0 && st.Uid != uint32(os.Geteuid()):
+	case !userns.IsTrusted(st.Uid):
 		return nil, fmt.Errorf("it belongs to user %d", st.Uid)
 	case st.Mode&0o022 != 0:
 		return nil, fmt.Errorf("other users may write to it (mode %#o)", st.Mode&0o777)

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // MaxLayers is the maximum number of layers of a root. The kernel allows 500, and options of one page.
@@ -83,6 +85,9 @@ func Mount(target string, l Layers) error {
 	if l.Lasting {
 		volatile = ""
 	}
+	if userns.IsInside() {
+		options += ",userxattr"
+	}
 	err := unix.Mount("overlay", target, "overlay", unix.MS_NODEV, options+volatile)
 	if errors.Is(err, unix.EINVAL) {
 		err = unix.Mount("overlay", target, "overlay", unix.MS_NODEV, options)
@@ -109,11 +114,21 @@ func BindMount(target, dir string) error {
 	return nil
 }
 
+// OpaqueAttribute returns the extended attribute of a directory of a layer that hides the directory's content of the layers
+// below. Root of a user namespace can't set the one that root of the machine uses. Its value is "y".
+// Source: the kernel's Documentation/filesystems/overlayfs.rst, "User xattr".
+func OpaqueAttribute() string {
+	if userns.IsInside() {
+		return "user.overlay.opaque"
+	}
+	return "trusted.overlay.opaque"
+}
+
 // IsOpaque reports whether a layer hides all layers below it. The kernel ignores the attribute on the
 // root of a layer, so the caller must omit the lower layers.
 func IsOpaque(dir string) bool {
 	var value [1]byte
-	n, err := unix.Lgetxattr(dir, "trusted.overlay.opaque", value[:])
+	n, err := unix.Lgetxattr(dir, OpaqueAttribute(), value[:])
 	return err == nil && n == 1 && value[0] == 'y'
 }
 

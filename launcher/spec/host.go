@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -25,13 +26,15 @@ type Host struct {
 	NoFile, Memlock uint64
 	// Cgroups is the hierarchy of the machine.
 	Cgroups cgroup.Hierarchy
+	// UserNamespace means that this process is root of a user namespace alone: see [RestrictToUserNamespace].
+	UserNamespace bool
 }
 
 // ReadHost reads the rights of this process. cgroups is where the cgroup file systems are mounted; ""
 // means /sys/fs/cgroup. The error Is ErrNotRoot for a process that can't set device rules: one of
-// another user, or of root in a user namespace.
-func ReadHost(cgroups string) (Host, error) {
-	var h Host
+// another user, or of root in a user namespace. With userNamespace, it is for any other than the latter.
+func ReadHost(cgroups string, userNamespace bool) (Host, error) {
+	h := Host{UserNamespace: userNamespace}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return h, fmt.Errorf("read own capabilities: %w", err)
@@ -43,7 +46,13 @@ func ReadHost(cgroups string) (Host, error) {
 	if h.Capabilities, err = process.Mask(string(status), "CapPrm"); err != nil {
 		return h, fmt.Errorf("read own capabilities: %w", err)
 	}
-	if err := checkRoot(os.Geteuid(), string(uidMap), h.Capabilities); err != nil {
+	if userNamespace {
+		err = checkNamespaceRoot(h.Capabilities)
+		h.Capabilities &^= 1 << unix.CAP_SYS_RESOURCE // the kernel ignores it there
+	} else {
+		err = checkRoot(os.Geteuid(), string(uidMap), h.Capabilities)
+	}
+	if err != nil {
 		return h, err
 	}
 	if h.NoFile, err = readHardLimit(unix.RLIMIT_NOFILE); err != nil {
@@ -69,6 +78,13 @@ func checkRoot(uid int, uidMap string, caps uint64) error {
 	return nil
 }
 
+func checkNamespaceRoot(caps uint64) error {
+	if !userns.IsInside() || os.Geteuid() != 0 || caps&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		return fmt.Errorf("%w of a user namespace", ErrNotRoot)
+	}
+	return nil
+}
+
 func readHardLimit(resource int) (uint64, error) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(resource, &r); err != nil {
@@ -89,6 +105,9 @@ func (h Host) RequireController(controller, what string) error {
 	}
 	if slices.Contains(have, controller) {
 		return nil
+	}
+	if h.Cgroups.Top != "" {
+		return fmt.Errorf("can't %s: the cgroup %s hands on no controller %q; a task with devices has a cgroup with all controllers", what, h.Cgroups.Top, controller)
 	}
 	return fmt.Errorf("can't %s: the machine has no cgroup controller %q, only %s", what, controller, strings.Join(have, ", "))
 }

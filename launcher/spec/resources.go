@@ -59,11 +59,11 @@ func (r Resources) check(h Host) error {
 	case r.CPUShares == 1 || r.CPUShares > 262144:
 		return fmt.Errorf("--cpu-shares %d: the kernel takes 2 to 262144", r.CPUShares)
 	}
-	return cmp.Or(checkUlimits(r.Ulimits, h), r.checkControllers(h), r.checkMemoryNodes(), r.checkSwap(h), r.checkCPUs(), r.checkOOMScoreAdj(h))
+	return cmp.Or(checkUlimits(r.Ulimits, h), r.CheckControllers(h), r.checkMemoryNodes(), r.checkSwap(h), r.checkCPUs(), r.checkOOMScoreAdj(h))
 }
 
-// checkControllers returns an error if the machine lacks a cgroup controller that a limit needs.
-func (r Resources) checkControllers(h Host) error {
+// CheckControllers returns an error if the machine lacks a cgroup controller that a limit needs.
+func (r Resources) CheckControllers(h Host) error {
 	for _, need := range []struct {
 		asked            bool
 		controller, what string

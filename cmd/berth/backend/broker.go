@@ -9,6 +9,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/broker/client"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -32,5 +33,9 @@ func AdviseBroker(err error) error {
 	if !errors.Is(err, client.ErrNoBroker) {
 		return err
 	}
-	return fmt.Errorf("%w, or have the admin start the broker: systemctl enable --now berth-broker.socket", verb.NeedRoot())
+	root := verb.NeedRoot()
+	if verb.IsHelped() {
+		root = fmt.Errorf("this needs root, and runs as user %d: use sudo", userns.OuterUID())
+	}
+	return fmt.Errorf("%w, or have the admin start the broker: systemctl enable --now berth-broker.socket", root)
 }

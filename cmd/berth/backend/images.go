@@ -15,7 +15,7 @@ import (
 
 // ImageStore returns the store of berth's own images.
 func ImageStore(conf berth.Config) image.Store {
-	return image.Store{Dir: filepath.Join(conf.Data, "images")}
+	return image.Store{Dir: filepath.Join(conf.TaskData(), "images")}
 }
 
 // NewFetcher returns the engine whose program pulls images into berth's own store.

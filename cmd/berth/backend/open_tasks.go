@@ -12,7 +12,7 @@ import (
 
 // TaskStore returns the store of berth's own tasks.
 func TaskStore(conf berth.Config) tasks.Store {
-	return tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc, Config: conf.Path(), Inspect: conf.InspectDevices}
+	return tasks.Store{Data: conf.TaskData(), State: conf.TaskState(), Proc: conf.Host.Proc, Config: conf.Path(), Inspect: conf.InspectDevices}
 }
 
 // OpenTasks opens the tasks that the verb acts on. Only root can: the records hold
@@ -22,7 +22,7 @@ func OpenTasks(c *cli.Context) (Tasks, berth.Config, error) {
 	if err != nil {
 		return Tasks{}, conf, err
 	}
-	if err := verb.NeedRoot(); err != nil {
+	if err := verb.NeedTaskRoot(); err != nil {
 		return Tasks{}, conf, err
 	}
 	k := Tasks{ctx: c.Context}

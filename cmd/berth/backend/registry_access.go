@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
@@ -19,7 +20,7 @@ import (
 func registryAccess(conf berth.Config, version string) registry.Access {
 	a := registry.Access{Agent: "berth/" + version}
 	p := userFiles{environment: os.Getenv}
-	if os.Geteuid() == 0 {
+	if os.Geteuid() == 0 && !userns.IsInside() {
 		p.invoker, p.ownerOf = findInvoker(os.Getenv), findForeignOwner
 	}
 	a.Credentials, a.LoginFile = p.credentialFiles()
@@ -79,7 +80,7 @@ func (p userFiles) credentialFiles() (files []registry.CredentialFile, login reg
 	if runtime := p.environment("XDG_RUNTIME_DIR"); runtime != "" {
 		add(nil, runtime, "containers", "auth.json")
 	} else {
-		add(nil, "/run/containers", strconv.Itoa(os.Getuid()), "auth.json")
+		add(nil, "/run/containers", strconv.Itoa(userns.OuterUID()), "auth.json")
 	}
 	add(nil, p.ownSettings(), "containers", "auth.json")
 	return files, login

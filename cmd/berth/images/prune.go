@@ -91,7 +91,7 @@ func removeImages(c *cli.Context, sel image.Selection) (image.Removed, error) {
 	if err != nil {
 		return image.Removed{}, err
 	}
-	if err := verb.NeedRoot(); err != nil {
+	if err := verb.NeedTaskRoot(); err != nil {
 		return image.Removed{}, err
 	}
 	sel.Tasks = tasksDir(conf)
@@ -120,4 +120,4 @@ func removeSelected(c *cli.Context, conf berth.Config, sel image.Selection) (don
 	return done, other.Call(c.Context, req, &done, nil)
 }
 
-func tasksDir(conf berth.Config) string { return filepath.Join(conf.Data, "tasks") }
+func tasksDir(conf berth.Config) string { return filepath.Join(conf.TaskData(), "tasks") }

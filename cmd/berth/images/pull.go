@@ -43,7 +43,7 @@ func pullImages(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := verb.NeedRoot(); err != nil {
+	if err := verb.NeedTaskRoot(); err != nil {
 		return err
 	}
 	program, err := backend.ChooseEngine(c, conf)

@@ -91,7 +91,7 @@ func runGang(c *cli.Context, conf berth.Config) error {
 	req := newLaunchRequest(c, g.Request)
 	req.Gang = &g
 	if c.Bool("detach") {
-		return launchAndPrint(c, req)
+		return launchAndPrint(c, req, nil)
 	}
 	if g.Viewer, err = backend.TaskStore(conf).Self(); err != nil {
 		return verb.WithCode(verb.ExitBerth, err)

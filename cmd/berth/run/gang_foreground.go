@@ -33,7 +33,7 @@ func watchGang(c *cli.Context, conf berth.Config, req launchRequest) error {
 	}
 	g := &foregroundGang{store: backend.TaskStore(conf), pipe: ours, signals: make(chan os.Signal, 16), over: make(chan struct{})}
 	signal.Notify(g.signals, verb.ForwardedSignals()...) // early signals are passed on when the ranks run
-	id, err := runLauncher(c, req, theirs)
+	id, err := runLauncher(c, req, theirs, nil)
 	theirs.Close()
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/match"
@@ -50,6 +51,7 @@ const (
 	requestFD               // a launchRequest in JSON
 	viewerPipeFD            // closed when the berth run that is attached to a gang ends
 	portsFD                 // the lock of a gang's ports
+	helperFD                // the socket of a rootless.Session
 )
 
 func newLaunchRequest(c *cli.Context, r request.Request) launchRequest {
@@ -93,9 +95,10 @@ func (h commandHint) add(code int, err error) error {
 	return err
 }
 
-// launchAndPrint launches a task or a gang, and prints its id when it runs.
-func launchAndPrint(c *cli.Context, req launchRequest) error {
-	id, err := runLauncher(c, req, nil)
+// launchAndPrint launches a task or a gang, and prints its id when it runs. session is that of a user without root, nil for
+// root.
+func launchAndPrint(c *cli.Context, req launchRequest, session *rootless.Session) error {
+	id, err := runLauncher(c, req, nil, session)
 	if err == nil {
 		fmt.Println(id)
 	}
@@ -104,8 +107,8 @@ func launchAndPrint(c *cli.Context, req launchRequest) error {
 
 // runLauncher has another process launch a task or a gang, and copies its standard error
 // until the task runs. viewerPipe is set for a gang in the foreground.
-func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File) (id string, err error) {
-	l, err := startLauncher(req, viewerPipe)
+func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File, session *rootless.Session) (id string, err error) {
+	l, err := startLauncher(req, viewerPipe, session)
 	if err != nil {
 		return "", verb.WithCode(verb.ExitBerth, fmt.Errorf("start the launcher: %w", err))
 	}
@@ -134,7 +137,7 @@ type launcherProcess struct {
 }
 
 // startLauncher starts this program again, without a terminal and in a session of its own.
-func startLauncher(req launchRequest, viewerPipe *os.File) (*launcherProcess, error) {
+func startLauncher(req launchRequest, viewerPipe *os.File, session *rootless.Session) (*launcherProcess, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -156,6 +159,14 @@ func startLauncher(req launchRequest, viewerPipe *os.File) (*launcherProcess, er
 	l.cmd = exec.Command("/proc/self/exe", "launch", "--", req.title())
 	l.cmd.Args[0] = os.Args[0]
 	l.cmd.ExtraFiles = []*os.File{theirs, asked, viewerPipe, nil}
+	if session != nil {
+		helper, env, err := session.Share(helperFD)
+		if err != nil {
+			return nil, err
+		}
+		defer helper.Close() // a copy
+		l.cmd.ExtraFiles, l.cmd.Env = append(l.cmd.ExtraFiles, helper), append(os.Environ(), env)
+	}
 	if req.Gang != nil && req.Gang.Ports != nil {
 		l.cmd.ExtraFiles[portsFD-statusFD] = req.Gang.Ports.File
 	}
@@ -277,6 +288,17 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 		if o.Request, err = request.Parse(r.Devices); err != nil {
 			return verb.ExitBerth, err
 		}
+	}
+	session, inNamespace, err := rootless.Open(conf)
+	switch {
+	case err != nil:
+		return verb.ExitBerth, err
+	case inNamespace:
+		o.Inspect = nil // leases are the broker's to end
+		if err := connectBroker(c.Context, conf, o, session, "", r.Wait); err != nil {
+			return verb.ExitBerth, err
+		}
+	case r.Devices != "":
 		node, err := berth.Open(conf)
 		if err != nil {
 			return verb.ExitBerth, err

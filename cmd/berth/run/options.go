@@ -27,8 +27,11 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 	}
 	o := launcher.Options{
 		Image: c.Args().First(), Interactive: c.Bool("interactive"), Name: c.String("name"),
-		State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup, Config: conf.Path(), Inspect: conf.InspectDevices,
+		State: conf.TaskState(), Data: conf.TaskData(), Cgroup: conf.Host.Cgroup, Config: conf.Path(), Inspect: conf.InspectDevices,
 		Progress: printUnpacking(time.Now()),
+	}
+	if conf.UserData != "" { // leases are the broker's to end
+		o.Inspect = nil
 	}
 	o.Fetch, o.Retention = backend.NewImageFetcher(c, conf, o.Progress), backend.Retention(conf)
 	runtime, err := chosenRuntime(c)

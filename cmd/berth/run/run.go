@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu"
@@ -81,7 +82,17 @@ func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
 	if err != nil {
 		return err
 	}
-	if err := verb.NeedRoot(); err != nil {
+	session, inNamespace, err := rootless.Open(conf)
+	switch {
+	case err != nil:
+		return err
+	case inNamespace:
+	case os.Geteuid() != 0 && other == nil:
+		return rootless.Run(c, conf)
+	default:
+		err = verb.NeedRoot()
+	}
+	if err != nil {
 		return err
 	}
 	if other != nil {
@@ -94,16 +105,45 @@ func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
 		return err
 	}
 	outer := os.Getenv("BERTH_LEASE")
+	if inNamespace {
+		return runInNamespace(c, conf, o, session, outer)
+	}
 	if c.Bool("detach") && (outer == "" || o.Request.IsZero()) {
 		req := newLaunchRequest(c, o.Request)
 		req.Task = &o
-		return launchAndPrint(c, req)
+		return launchAndPrint(c, req, nil)
 	}
 	if !o.Request.IsZero() {
 		if err := connectLedger(c, conf, &o, outer); err != nil {
 			return err
 		}
 	}
+	return launch(c, conf, o)
+}
+
+// runInNamespace runs a task as root of a user namespace.
+func runInNamespace(c *cli.Context, conf berth.Config, o launcher.Options, session *rootless.Session, outer string) error {
+	if c.Bool("detach") {
+		if outer != "" && !o.Request.IsZero() {
+			return outlivesError(outer)
+		}
+		req := newLaunchRequest(c, o.Request)
+		req.Task = &o
+		return launchAndPrint(c, req, session)
+	}
+	if err := connectBroker(c.Context, conf, &o, session, outer, waiting.Limit(c)); err != nil {
+		return err
+	}
+	return launch(c, conf, o)
+}
+
+// outlivesError refuses a detached task with the lease of a berth alloc around it.
+func outlivesError(lease string) error {
+	return fmt.Errorf("a detached task would outlive the lease %s of the berth alloc around this process; unset BERTH_LEASE to take one of its own", lease)
+}
+
+// launch runs a task in the foreground.
+func launch(c *cli.Context, conf berth.Config, o launcher.Options) error {
 	if err := c.Err(); err != nil { // a signal that came before the launcher handles signals
 		return err
 	}
@@ -169,9 +209,9 @@ func connectLedger(c *cli.Context, conf berth.Config, o *launcher.Options, outer
 		return errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
 	}
 	if c.Bool("detach") {
-		return fmt.Errorf("a detached task would outlive the lease %s of the berth alloc around this process; unset BERTH_LEASE to take one of its own", lease.ID)
+		return outlivesError(lease.ID)
 	}
-	o.Parent = lease.Owner.Cgroup
+	o.Parent = berth.CommandTasks(lease.Owner.Cgroup)
 	o.Devices = sharedLease{ownLease{node: node, request: o.Request, remark: waiting.NewRemarkPrinter()}, lease}
 	return nil
 }

@@ -47,6 +47,9 @@ func execInTask(c *cli.Context) error {
 	case c.Bool("privileged"):
 		return verb.WrongCommandLine(c, "--privileged: a command gets no more than its task, or it could open GPUs of other tasks; commands that need more can run on the host")
 	}
+	if os.Geteuid() != 0 {
+		return verb.WithCode(verb.ExitBerth, errors.New("exec needs root, and can't run commands in the tasks of other users; without root, berth attach connects to a task's terminal"))
+	}
 	store, t, err := findTask(c)
 	if errors.Is(err, tasks.ErrNotFound) {
 		err = othertools.ExplainExecOfImage(c.Args().First(), err)

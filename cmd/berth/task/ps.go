@@ -2,6 +2,7 @@
 package task
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -59,7 +61,7 @@ func runPs(c *cli.Context) error {
 		return err
 	}
 	showsEnded := c.Bool("all") || c.Bool("latest") || c.Int("last") > 0 || filters["status"] != nil || filters["exited"] != nil
-	list := listing{now: time.Now(), held: readHeldLeases(conf), lost: lostGPUs(conf), full: c.Bool("no-trunc")}
+	list := listing{now: time.Now(), held: readHeldLeases(c.Context, conf), lost: lostGPUs(conf), full: c.Bool("no-trunc")}
 	find := store.ListUnended
 	if showsEnded {
 		find = store.List
@@ -115,14 +117,31 @@ type listing struct {
 	full  bool                    // cells aren't cut
 }
 
-// readHeldLeases returns the leases by id, none if the ledger can't be read.
-func readHeldLeases(conf berth.Config) map[string]ledger.Lease {
-	held := map[string]ledger.Lease{}
-	node, err := berth.Open(conf)
+// listLeases returns the leases of the ledger, or those that the broker shows this user.
+func listLeases(ctx context.Context, conf berth.Config) (all []ledger.Lease, err error) {
+	session, helped, err := rootless.Open(conf)
 	if err != nil {
-		return held
+		return nil, err
 	}
-	leases, err := node.Leases()
+	if !helped {
+		node, err := berth.Open(conf)
+		if err != nil {
+			return nil, err
+		}
+		return node.Leases()
+	}
+	view, err := session.Client().View(ctx)
+	_ = session.Close() // nothing is written
+	for _, l := range view.Leases {
+		all = append(all, l.Lease)
+	}
+	return all, err
+}
+
+// readHeldLeases returns the leases by id, none if the ledger can't be read.
+func readHeldLeases(ctx context.Context, conf berth.Config) map[string]ledger.Lease {
+	held := map[string]ledger.Lease{}
+	leases, err := listLeases(ctx, conf)
 	if err != nil {
 		return held
 	}

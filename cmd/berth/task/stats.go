@@ -61,7 +61,7 @@ func runStats(c *cli.Context) error {
 		return err
 	}
 	s := sampler{
-		store: store, words: c.Args().Slice(), held: func() map[string][]gpu.Device { return readHeldDevices(conf) },
+		store: store, words: c.Args().Slice(), held: func() map[string][]gpu.Device { return readHeldDevices(c.Context, conf) },
 		gauge: &probe.Gauge{Child: backend.NVMLChild(c, node, "meter", 0)},
 	}
 	defer s.gauge.Close()
@@ -108,9 +108,9 @@ func runStats(c *cli.Context) error {
 }
 
 // readHeldDevices returns the devices of all leases by the lease's id.
-func readHeldDevices(conf berth.Config) map[string][]gpu.Device {
+func readHeldDevices(ctx context.Context, conf berth.Config) map[string][]gpu.Device {
 	all := map[string][]gpu.Device{}
-	for id, l := range readHeldLeases(conf) {
+	for id, l := range readHeldLeases(ctx, conf) {
 		all[id] = l.Devices
 	}
 	return all

@@ -32,7 +32,7 @@ func adviceFor(err error) string {
 	switch {
 	case errors.As(err, &full):
 		return full.advice()
-	case NeedHost() != nil && (errors.Is(err, ledger.ErrOwnership) || errors.Is(err, fs.ErrPermission)):
+	case NeedHost() != nil && !IsHelped() && (errors.Is(err, ledger.ErrOwnership) || errors.Is(err, fs.ErrPermission)):
 		return "; " + NeedHost().Error() // root of the host has another uid here
 	case errors.As(err, &missing):
 		return "; " + interpreterAdvice(path.Base(missing.Interpreter))
@@ -58,6 +58,8 @@ func adviceFor(err error) string {
 		return "; load the NVIDIA driver, or set host.driver_root in " + berth.ConfigPath
 	case errors.Is(err, launcher.ErrNoRuntime):
 		return "; install crun or runc, or set runtime in " + berth.ConfigPath
+	case errors.Is(err, overlay.ErrUpper) && IsHelped():
+		return "; set XDG_DATA_HOME to a directory on ext4, xfs, btrfs or tmpfs"
 	case errors.Is(err, overlay.ErrUpper):
 		return "; set data in " + berth.ConfigPath + " to a directory on ext4, xfs, btrfs or tmpfs"
 	case errors.Is(err, image.ErrNoImage):

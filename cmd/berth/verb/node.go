@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // OnNode returns the action of a verb that takes no arguments and reads the node.
@@ -68,6 +70,22 @@ func NeedRoot() error {
 	return NeedHost()
 }
 
+// NeedTaskRoot returns an error unless this process may act on the tasks and images of its user: as root of the host, or of a
+// user namespace.
+func NeedTaskRoot() error {
+	if IsHelped() {
+		return nil
+	}
+	return NeedRoot()
+}
+
+// HelperVariable is an environment variable of processes that package rootless has started in a user namespace.
+const HelperVariable = "BERTH_HELPER"
+
+// IsHelped reports whether this process acts for a user without root, as root of a user namespace. It is false in other user
+// namespaces, such as those of containers.
+func IsHelped() bool { return userns.IsInside() && os.Getenv(HelperVariable) != "" }
+
 // NeedHost returns an error in a user namespace, whose uid 0 is not root of the host.
 func NeedHost() error {
 	ids, err := os.ReadFile("/proc/self/uid_map")
@@ -87,5 +105,26 @@ func LoadConfig(c *cli.Context) (berth.Config, error) { return LoadConfigFile(c.
 func LoadConfigFile(path string) (berth.Config, error) {
 	conf, err := berth.LoadConfig(path)
 	conf.Log, conf.SudoUID = NewLog(), os.Getenv("SUDO_UID")
+	if IsHelped() || os.Geteuid() != 0 {
+		conf.UserData, conf.UserState = userDirs()
+		conf.Confined = IsHelped() // such a process can't renew the inventory
+	}
 	return conf, err
+}
+
+// userDirs returns the directories of a user's tasks and images. Source: the XDG Base Directory Specification.
+func userDirs() (data, state string) {
+	data = os.Getenv("XDG_DATA_HOME")
+	if !filepath.IsAbs(data) {
+		home := os.Getenv("HOME")
+		if home == "" {
+			home = "/"
+		}
+		data = filepath.Join(home, ".local/share")
+	}
+	data = filepath.Join(data, "berth")
+	if state = os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(state) {
+		return data, filepath.Join(state, "berth")
+	}
+	return data, filepath.Join(data, "run")
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // writeFile writes a regular file and gives it its attributes.
@@ -30,7 +32,7 @@ func (t *Tree) writeFile(h *tar.Header, base string, content io.Reader) (err err
 	if err != nil {
 		return err
 	}
-	if err := unix.Fchown(fd, uid, gid); err != nil {
+	if err := ignoreUnmapped(unix.Fchown(fd, uid, gid)); err != nil {
 		return err
 	}
 	// Attributes are set after the owner: a change of owner removes file capabilities.
@@ -121,7 +123,7 @@ func (t *Tree) setAttributes(h *tar.Header, base string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Fchownat(t.parent, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := ignoreUnmapped(unix.Fchownat(t.parent, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW)); err != nil {
 		return err
 	}
 	path := fdPath(t.parent) + "/" + base
@@ -145,6 +147,15 @@ func checkOwner(h *tar.Header) (uid, gid int, err error) {
 		return 0, 0, fmt.Errorf("owner %d:%d is invalid", h.Uid, h.Gid)
 	}
 	return h.Uid, h.Gid, nil
+}
+
+// ignoreUnmapped returns the error of a change of owner, nil if a user namespace doesn't have the owner: then the file
+// stays the user's own.
+func ignoreUnmapped(err error) error {
+	if errors.Is(err, unix.EINVAL) && userns.IsInside() {
+		return nil
+	}
+	return err
 }
 
 func permissions(h *tar.Header) uint32 { return uint32(h.Mode & 0o7777) } //nolint:gosec // twelve bits
@@ -252,7 +263,7 @@ func copyAttributes(to, from int) error {
 		return err
 	}
 	dir := fdPath(to)
-	if err := os.Lchown(dir+"/.", int(st.Uid), int(st.Gid)); err != nil {
+	if err := ignoreUnmapped(os.Lchown(dir+"/.", int(st.Uid), int(st.Gid))); err != nil {
 		return err
 	}
 	if err := copyAttrs(dir, fdPath(from)); err != nil {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/overlay"
 )
 
 // Tree is a directory into which a layer is unpacked. Names are resolved by the kernel (openat2 with
@@ -47,9 +49,6 @@ const (
 	reserved = ".wh..wh."
 	opaque   = ".wh..wh..opq"
 )
-
-// opaqueAttr makes overlayfs hide the directory's content of the layers below.
-const opaqueAttr = "trusted.overlay.opaque"
 
 // New opens an empty directory, into which at most limit bytes are written.
 func New(dir string, limit int64) (*Tree, error) {
@@ -256,7 +255,9 @@ func (t *Tree) applyWhiteout(base string) error {
 	return setOpaque(fdPath(t.parent) + "/" + name)
 }
 
-func setOpaque(path string) error { return unix.Lsetxattr(path, opaqueAttr, []byte{'y'}, 0) }
+func setOpaque(path string) error {
+	return unix.Lsetxattr(path, overlay.OpaqueAttribute(), []byte{'y'}, 0)
+}
 
 // fdPath returns a path of the file that a descriptor has open.
 func fdPath(fd int) string {

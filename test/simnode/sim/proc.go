@@ -11,6 +11,14 @@ import (
 
 // mountProc puts the driver's files into /proc.
 func (n Node) mountProc(p Profile) error {
+	// A user namespace may mount a procfs only where one without mounts over its files is visible, as on a real machine.
+	whole := filepath.Join(Dir, "procfs")
+	if err := makeDirs(whole); err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", whole, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount procfs at %s: %w", whole, err)
+	}
 	if err := unix.Mount("tmpfs", "/proc/driver", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=555"); err != nil {
 		return fmt.Errorf("mount tmpfs on /proc/driver: %w", err)
 	}

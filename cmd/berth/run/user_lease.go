@@ -1,0 +1,114 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/broker/protocol"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/cmd/berth/waiting"
+	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher"
+)
+
+// userLease implements launcher.DeviceSource in a user namespace, by a lease of the broker.
+type userLease struct {
+	ownLease
+	session *rootless.Session
+	group   *string // the cgroup of the lease, once there is one
+	// detached: the lease ends with the task, and not with the process outside.
+	detached bool
+}
+
+// Acquire takes a lease for this process, which the broker moves into the lease's cgroup. The process outside ends it, or, for a
+// detached task, the request that finds that the cgroup is empty.
+func (l userLease) Acquire(ctx context.Context, owner ledger.Owner, r request.Request, queued func()) (ledger.Lease, error) {
+	granted, err := l.session.Client().Acquire(ctx, protocol.Acquire{
+		Request: r.String(), WaitSeconds: l.wait.Seconds(), Name: owner.Name, Command: owner.Command, Descendant: os.Getpid(),
+	}, func(b ledger.BusyError) {
+		l.waiting(b)
+		queued()
+	})
+	if err != nil {
+		return ledger.Lease{}, verb.NameRequest(backend.AdviseBroker(err))
+	}
+	for _, remark := range granted.Remarks {
+		verb.PrintError(remark)
+	}
+	lease := granted.Lease
+	*l.group = lease.Owner.Cgroup
+	lease.Owner.Runtime = owner.Runtime
+	if l.detached {
+		return lease, nil
+	}
+	return lease, l.session.KeepLease(lease.ID, lease.Owner.Cgroup, output.JoinIndexes(lease.Devices))
+}
+
+// Release leaves the release to the process outside: this process is in the lease's cgroup.
+func (l userLease) Release(context.Context, ledger.Lease) error { return nil }
+
+// connectBroker sets o.Devices and o.Place for a launch by root of a user namespace. outer is the id of the lease of a berth
+// alloc around this process, "" for none.
+func connectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, session *rootless.Session, outer string, wait time.Duration) error {
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
+	own := ownLease{node: node, request: o.Request, wait: wait, waiting: waiting.NewWaitPrinter(time.Now()), remark: waiting.NewRemarkPrinter()}
+	if outer != "" {
+		lease, err := findUserLease(ctx, node, session, outer)
+		if err != nil {
+			return err
+		}
+		o.Place = func(context.Context) (string, error) { return berth.CommandTasks(lease.Owner.Cgroup), nil }
+		if !o.Request.IsZero() {
+			o.Devices = sharedLease{own, lease}
+		}
+		return nil
+	}
+	if !o.Request.IsZero() {
+		group := ""
+		o.Devices = userLease{own, session, &group, o.Detach != nil}
+		o.Place = func(context.Context) (string, error) { return berth.CommandTasks(group), nil }
+		return nil
+	}
+	o.Place = func(ctx context.Context) (string, error) {
+		group, placed, err := node.PlaceSelf(ctx)
+		if placed && o.Detach == nil {
+			err = session.KeepCgroup(group)
+		}
+		if placed || err != nil {
+			return berth.CommandTasks(group), err
+		}
+		group, err = session.Client().Place(ctx, protocol.Cgroup{Descendant: os.Getpid()})
+		return berth.CommandTasks(group), backend.AdviseBroker(err)
+	}
+	return nil
+}
+
+// findUserLease returns the lease of the berth alloc around this process.
+func findUserLease(ctx context.Context, node *berth.Node, session *rootless.Session, id string) (ledger.Lease, error) {
+	view, err := session.Client().View(ctx)
+	if err != nil {
+		return ledger.Lease{}, backend.AdviseBroker(err)
+	}
+	own, err := node.Cgroups().ProcessPath("/proc", os.Getpid())
+	if err != nil {
+		return ledger.Lease{}, err
+	}
+	for _, l := range view.Leases {
+		if l.ID == id && cgroup.IsWithin(own, l.Owner.Cgroup) && l.Owner.Cgroup != "" {
+			return l.Lease, nil
+		}
+	}
+	return ledger.Lease{}, fmt.Errorf("this process is not part of lease %.20q: %w", id, errors.New("unset BERTH_LEASE to take a lease of its own"))
+}

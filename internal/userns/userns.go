@@ -1,0 +1,69 @@
+// Package userns is about user namespaces, in which an ordinary user can start containers.
+//
+// Root of such a namespace is the user outside, with one id: files of the user belong to root inside, and files of
+// others to nobody. It may mount and make namespaces, but neither make device nodes, nor exceed the user's limits, nor
+// take another user's id.
+package userns
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// IsInside reports whether this process is in a user namespace other than the machine's first.
+func IsInside() bool { return readOuterUID() >= 0 }
+
+// OuterUID returns the uid outside of the user that is root of this process's user namespace, and this process's
+// effective uid in the first one.
+func OuterUID() int {
+	if uid := readOuterUID(); uid >= 0 {
+		return uid
+	}
+	return os.Geteuid()
+}
+
+// readOuterUID returns the uid that root of this user namespace has in its parent, -1 in the first user namespace.
+func readOuterUID() int {
+	data, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return -1 // a kernel without user namespaces
+	}
+	return parseOuterUID(string(data))
+}
+
+func parseOuterUID(uidMap string) int {
+	for line := range strings.Lines(uidMap) {
+		f := strings.Fields(line) // see user_namespaces(7): first id inside, first id outside, length
+		if len(f) != 3 || f[0] == "0" && f[1] == "0" && f[2] == "4294967295" {
+			break
+		}
+		if uid, err := strconv.Atoi(f[1]); err == nil && f[0] == "0" {
+			return uid
+		}
+	}
+	return -1
+}
+
+// Enter makes a command start as root of a user namespace of its own, and in a mount namespace. Its groups stay, and
+// can't be changed.
+func Enter(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS
+	cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+	cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+}
+
+// overflowUID is the uid that a user namespace shows for users that it doesn't have. Source: the kernel's
+// Documentation/admin-guide/sysctl/kernel.rst, "overflowgid & overflowuid"; it is the default.
+const overflowUID = 65534
+
+// IsTrusted reports whether a file of this owner is root's or this process's user's. In a user namespace the machine's root
+// can't be told from other users: the file's directory has to be one that root alone writes to.
+func IsTrusted(owner uint32) bool {
+	return owner == 0 || owner == uint32(os.Geteuid()) || owner == overflowUID && IsInside()
+}

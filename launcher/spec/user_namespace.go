@@ -1,0 +1,38 @@
+package spec
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// RestrictToUserNamespace changes the spec of a container so that root of a user namespace can start it. The runtime
+// makes no user namespace below it. It must come after all other changes of the spec.
+//
+// Device nodes become bind mounts of the host's, which runtimes do themselves. There are no device rules, for only root of
+// the machine can set them: a container can't make nodes either, and the device guard decides which ones open. sysfs belongs to
+// the owner of the network, and mqueue to that of the IPC namespace, so that of the host is bound.
+func RestrictToUserNamespace(s *specs.Spec) {
+	s.Process.User.AdditionalGids = nil // setgroups(2) is denied, and the user keeps their own groups
+	s.Linux.Resources.Devices = nil
+	for i, m := range s.Mounts {
+		switch {
+		case m.Type == "devpts": // the group tty isn't mapped
+			s.Mounts[i].Options = slices.DeleteFunc(slices.Clone(m.Options), func(o string) bool { return strings.HasPrefix(o, "gid=") })
+		case m.Type == "sysfs" && !hasNamespace(s, specs.NetworkNamespace):
+			s.Mounts[i] = bindOf(m, "/sys")
+		case m.Type == "mqueue" && !hasNamespace(s, specs.IPCNamespace):
+			s.Mounts[i] = bindOf(m, "/dev/mqueue")
+		}
+	}
+}
+
+func hasNamespace(s *specs.Spec, kind specs.LinuxNamespaceType) bool {
+	return slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == kind })
+}
+
+// bindOf returns a recursive bind mount of a directory of the host in place of a mount, with its options.
+func bindOf(m specs.Mount, source string) specs.Mount {
+	return specs.Mount{Destination: m.Destination, Type: "bind", Source: source, Options: append([]string{"rbind", "rprivate"}, m.Options...)}
+}

@@ -1,0 +1,208 @@
+package broker
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// home is a user with a home directory.
+type home struct {
+	node
+	uid int
+	dir string
+}
+
+func (n node) home(uid int) home {
+	n.t.Helper()
+	dir := n.t.TempDir()
+	rig.Must(n.t, os.Chmod(filepath.Dir(dir), 0o755))
+	rig.Must(n.t, os.Chown(dir, uid, uid))
+	n.Do(n.t, n.Berth, "gpus") // takes the inventory, which a user can't
+	return home{n, uid, dir}
+}
+
+func (h home) words(words ...string) []string {
+	return append([]string{"env", "HOME=" + h.dir, h.Berth}, words...)
+}
+
+// berth runs berth as the user.
+func (h home) berth(words ...string) rig.Said {
+	h.t.Helper()
+	return h.run(h.uid, h.words(words...)...)
+}
+
+// wantClean fails if a lease, a cgroup or a task is left.
+func (h home) wantClean() {
+	h.t.Helper()
+	h.waitForLeases(0)
+	rig.WaitUntil(h.t, "the cgroups are removed", func() bool {
+		return h.Do(h.t, "sh", "-c", "find /sys/fs/cgroup -name 'alloc-*'") == ""
+	})
+	if got := h.berth("ps", "-aq"); got != (rig.Said{}) {
+		h.t.Errorf("tasks are left: %+v", got)
+	}
+}
+
+// TestRunAsUser: berth run without root gives a container its devices and no others, the exit codes of the command, and files
+// that belong to the user.
+func TestRunAsUser(t *testing.T) {
+	n := start(t)
+	n.broker()
+	h := n.home(alice)
+	busybox := rig.ImagePath(t, "busybox")
+	n.wantSaid("without devices", h.berth("run", busybox, "sh", "-c", "id -u; ls /dev | grep -c nvidia; "+opening+"; exit 7"), rig.Said{Out: "0\n0\n????????\n", Code: 7})
+	n.start(bob, n.Berth, "alloc", "1", "--", "sleep", "1000")
+	n.waitForLeases(1)
+	got := h.berth("run", "--gpus", "2", "-v", h.dir+":/home", busybox, "sh", "-c",
+		"touch /home/file; echo /dev/nvidia?; for i in 2 3; do (: </dev/nvidia$i) 2>&1 | sed 's/.*: //'; done; mknod /dev/own c 195 0 2>/dev/null || echo no node")
+	n.wantSaid("with devices", got, rig.Said{Out: "/dev/nvidia2 /dev/nvidia3\nNo such device or address\nNo such device or address\nno node\n"})
+	n.waitForLeases(1)
+	fi, err := os.Stat(filepath.Join(h.dir, "file"))
+	rig.Must(t, err)
+	if uid := fi.Sys().(*syscall.Stat_t).Uid; uid != alice {
+		t.Errorf("the file belongs to %d", uid)
+	}
+	n.wantSaid("in a lease", n.run(alice, append([]string{n.Berth, "alloc", "2", "--"}, h.words("run", "--gpus", "1", busybox, "sh", "-c", "echo /dev/nvidia?")...)...), rig.Said{Out: "/dev/nvidia2\n"})
+	n.wantSaid("all of a lease", n.run(alice, append([]string{n.Berth, "alloc", "2", "--"}, h.words("run", busybox, "sh", "-c", "echo /dev/nvidia?")...)...), rig.Said{Out: "/dev/nvidia2 /dev/nvidia3\n"})
+	for _, c := range []struct {
+		name  string
+		words []string
+		code  int
+		err   string
+	}{
+		{"another user", []string{"run", "--user", "1000", busybox, "true"}, 125, "berth: --user 1000: without root a task has user 0 alone, who is you outside\n"},
+		{"no such command", []string{"run", busybox, "nothing"}, 127, "berth: command not found: \"nothing\" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)\n"},
+		{"too many devices", []string{"run", "--gpus", "9", busybox, "true"}, 125, "berth: request 9: node has 8 GPUs, 9 asked; berth gpus lists the node's devices\n"},
+		{"busy devices", []string{"run", "--gpus", "8", busybox, "true"}, 75, ""},
+		{"a gang", []string{"run", "-n", "2", "--gpus-per-rank", "1", busybox, "true"}, 125, "berth: this needs root, and runs as user 4711: use sudo\n"},
+	} {
+		if got := h.berth(c.words...); got.Code != c.code || c.err != "" && got.Err != c.err {
+			t.Errorf("%s: %+v, want %d, %s", c.name, got, c.code, c.err)
+		}
+	}
+	n.Do(t, n.Berth, "release", "--force", n.waitForLeases(1)[0].ID)
+	h.wantClean()
+}
+
+// TestRunAsUserWithoutBroker: a user is told who can help.
+func TestRunAsUserWithoutBroker(t *testing.T) {
+	n := start(t)
+	h := n.home(alice)
+	const line = "berth: this needs root, and runs as user 4711: use sudo, or have the admin start the broker: systemctl enable --now berth-broker.socket\n"
+	for _, words := range [][]string{{"run"}, {"run", "--gpus", "1"}, {"run", "-d"}} {
+		n.wantSaid(strings.Join(words, " "), h.berth(append(words, rig.ImagePath(t, "busybox"), "true")...), rig.Said{Code: 125, Err: line})
+	}
+	// A cgroup of the user's own needs no broker.
+	n.Do(t, "sh", "-c", "mkdir -p /sys/fs/cgroup/alice/shell && chown -R 4711 /sys/fs/cgroup/alice")
+	script := "echo $$ >/sys/fs/cgroup/alice/shell/cgroup.procs && exec " + strings.Join(as(alice, h.words("run", rig.ImagePath(t, "busybox"), "echo", "ran")...), " ")
+	for range 2 {
+		n.wantSaid("in a cgroup of the user's", n.Run(t, n.Command("sh", "-c", script)), rig.Said{Out: "ran\n"})
+	}
+	if got := n.Do(t, "ls", "/sys/fs/cgroup/alice/shell"); strings.Contains(got, "alloc-") {
+		t.Errorf("cgroups are left: %s", got)
+	}
+	n.Do(t, "sh", "-c", "find /sys/fs/cgroup/alice -depth -type d -exec rmdir {} +")
+}
+
+// TestDetachedTaskOfUser: a detached task of a user goes through its life, and its lease ends with it.
+func TestDetachedTaskOfUser(t *testing.T) {
+	n := start(t)
+	n.broker()
+	h := n.home(alice)
+	busybox := rig.ImagePath(t, "busybox")
+	if got := h.berth("run", "-d", "--name", "job", "--gpus", "8", busybox, "sh", "-c", "echo begins; trap 'echo ends; exit 3' TERM; while :; do sleep 0.1; done"); got.Code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	rig.WaitUntil(t, "it runs", func() bool { return h.berth("logs", "job").Out == "begins\n" })
+	n.wantSaid("ps", h.berth("ps", "--format", "{{.Names}} {{.GPUs}} {{.State}}"), rig.Said{Out: "job 0,1,2,3,4,5,6,7 running\n"})
+	if got := n.home(bob).berth("ps", "-aq"); got != (rig.Said{}) {
+		t.Errorf("another user sees %+v", got)
+	}
+	waits := n.start(alice, h.words("run", "--wait=1m", "--gpus", "1", busybox, "true")...)
+	n.waitForQueue(1)
+	n.wantSaid("queued", rig.Said{Code: h.berth("run", "-d", "--name", "next", "--wait=1m", "--gpus", "1", busybox, "sh", "-c", "ls /dev/nvidia? | wc -l").Code}, rig.Said{})
+	n.waitForQueue(2)
+	n.wantSaid("stop", h.berth("stop", "job"), rig.Said{Out: "job\n"})
+	if code := waits.Wait(t); code != 0 {
+		t.Errorf("the task that waited: exit code %d", code)
+	}
+	n.wantSaid("wait", h.berth("wait", "job", "next"), rig.Said{Out: "3\n0\n"})
+	n.wantSaid("logs", h.berth("logs", "job"), rig.Said{Out: "begins\nends\n"})
+	n.wantSaid("logs", h.berth("logs", "next"), rig.Said{Out: "1\n"})
+	n.wantSaid("rm", h.berth("rm", "job", "next"), rig.Said{Out: "job\nnext\n"})
+	// Nobody asks for devices any more, and the leases end.
+	rig.WaitUntil(t, "the leases have ended", func() bool { return len(n.Leases(t)) == 0 })
+	h.wantClean()
+}
+
+// TestKilledRunOfUser: kill -9 of any process of a berth run of a user's leaves no lease for longer than its container lives, and
+// the next command removes what is left.
+func TestKilledRunOfUser(t *testing.T) {
+	n := start(t)
+	n.broker()
+	h := n.home(alice)
+	for i := range 12 {
+		outside := i%2 == 0
+		p := n.start(alice, h.words("run", "--gpus", "8", rig.ImagePath(t, "busybox"), "sleep", "2")...)
+		time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+		if outside {
+			rig.Must(t, p.Cmd.Process.Kill())
+		} else if list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.Cmd.Process.Pid)); err == nil {
+			for _, word := range strings.Fields(string(list)) {
+				pid, err := strconv.Atoi(word)
+				rig.Must(t, err)
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+			}
+		}
+		p.Wait(t)
+		if got := h.berth("run", "--wait=1m", "--gpus", "8", rig.ImagePath(t, "busybox"), "true"); got.Code != 0 {
+			t.Errorf("all GPUs are free again: %+v", got)
+		}
+	}
+	rig.WaitUntil(t, "all tasks are removed", func() bool { return h.berth("ps", "-aq") == rig.Said{} })
+	h.wantClean()
+}
+
+// TestCgroupRequests: a process has one cgroup without a lease, whatever the names of those that its user has made around it, and
+// other processes get one as before.
+func TestCgroupRequests(t *testing.T) {
+	n := start(t)
+	n.broker()
+	words := as(alice, "perl", "-e", connecting+`
+		sub place { my $s = connection(); print $s qq({"version":1,"cgroup":{}}\n); my $r = <$s>; $r =~ /"cgroup":"([^"]*)"/ or die $r; return "/sys/fs/cgroup$1" }
+		my $own = place();
+		place() eq $own or die "two cgroups";
+		my $deep = ""; for (1 .. 6) { $deep .= "/alloc-1.1.1-1"; for my $i (0 .. 9, "*", "[") { mkdir "$own/main/$i"; mkdir "$own/main/$i$deep" } }
+		for my $name ("*", "[", "0 (deleted)") {
+			mkdir "$own/main/$name"; open F, ">", "$own/main/$name/cgroup.procs" or die $!; syswrite F, $$ or die $!; close F;
+			place() eq $own or die "in $name";
+		}
+		print "done\n"`)
+	n.wantSaid("one process", n.Run(t, n.Command(words[0], words[1:]...)), rig.Said{Out: "done\n"})
+	rig.WaitUntil(t, "the cgroups are removed", func() bool { return n.Do(t, "sh", "-c", "find /sys/fs/cgroup -name 'alloc-*'") == "" })
+}
+
+// TestDescendantsOnly: a lease is for the caller or a descendant, and not for other processes, of the same user or of others.
+func TestDescendantsOnly(t *testing.T) {
+	n := start(t)
+	n.broker()
+	for _, uid := range []int{alice, bob} {
+		pid := n.start(uid, "sleep", "1000").Cmd.Process.Pid
+		for _, request := range []string{`"acquire":{"request":"1","descendant":%d}`, `"cgroup":{"descendant":%d}`} {
+			words := as(alice, "perl", "-e", connecting+`my $s = connection(); print $s qq({"version":1,`+fmt.Sprintf(request, pid)+`}\n); print <$s>;`)
+			got := n.Run(t, n.Command(words[0], words[1:]...))
+			if !strings.Contains(got.Out, `"code":"caller"`) {
+				t.Errorf("%s of user %d: %+v", request, uid, got)
+			}
+		}
+	}
+	n.waitForLeases(0)
+}
