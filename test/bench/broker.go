@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,9 +46,31 @@ func (b *bench) broker(ctx context.Context) ([]section, error) {
 	if err != nil {
 		return nil, err
 	}
+	run, err := b.runAsUser(ctx, as)
+	if err != nil {
+		return nil, err
+	}
 	alloc := compare("berth alloc", "From the call to the exit of `true`, all started by setpriv. Root takes the lease itself, a user by berth-broker, which runs.", results)
 	burst, err := b.measureBurst(ctx)
-	return []section{alloc, burst}, err
+	return []section{alloc, run, burst}, err
+}
+
+// runAsUser compares berth run as a user with root's.
+func (b *bench) runAsUser(ctx context.Context, as func(uid int, argv ...string) func(context.Context) (cost, error)) (section, error) {
+	home := filepath.Join(b.dir, "home")
+	if err := errors.Join(os.Mkdir(home, 0o700), os.Chown(home, benchUser, benchUser), os.Chmod(b.dir, 0o755)); err != nil {
+		return section{}, err
+	}
+	words := func(more ...string) []string {
+		return append(append([]string{"env", "HOME=" + home, "bin/berth", "run"}, more...), "oci:.cache/image/busybox", "true")
+	}
+	results, err := interleave(ctx, b.rounds, []variant{
+		{name: "berth run --gpus 1, as root", run: as(0, words("--gpus", "1")...)},
+		{name: "berth run --gpus 1, as a user", goal: "≤ 1.3×", run: as(benchUser, words("--gpus", "1")...)},
+		{name: "berth run, as root", run: as(0, words()...)},
+		{name: "berth run, as a user", run: as(benchUser, words()...)},
+	})
+	return compare("berth run without root", "From the call to the exit of `true` in a small OCI layout that is unpacked already, all started by setpriv. A user's container is in a user namespace, with a cgroup of berth-broker's. The ratios are to root's with a GPU.", results), err
 }
 
 // startBroker starts a broker and waits until it listens.

@@ -111,7 +111,8 @@ func enterOwnCgroup() error {
 	if err != nil {
 		return fmt.Errorf("make the node's cgroup: %w", err)
 	}
-	if err := os.Mkdir(dir+processes, 0o755); err != nil {
+	// Users see the cgroups of a server.
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(dir+processes, 0o755)); err != nil {
 		return fmt.Errorf("make the node's cgroup: %w", err)
 	}
 	if err := os.WriteFile(dir+"/cgroup.procs", []byte("0"), 0); err != nil {
