@@ -142,9 +142,30 @@ func (n *Node) PlaceProcess(ctx context.Context, p *hostprocess.Process) (group 
 	return group, true, nil
 }
 
-// findDelegated returns the innermost cgroup of a command around a path whose part for tasks belongs to a user.
+// JoinPlace moves a process into the cgroup of a lease of its user, or one of PlaceProcess. The error Is [hostprocess.ErrRefused] if
+// there is none at that path, or if the process belongs to another lease.
+func (n *Node) JoinPlace(ctx context.Context, p *hostprocess.Process, group string) error {
+	dir, err := n.cgroups.Dir(group) // refuses paths that aren't absolute
+	if err != nil {
+		return err
+	}
+	found, ok := n.findDelegated(CommandTasks(group), p.UID)
+	var st unix.Stat_t
+	if !ok || found != group || unix.Stat(dir, &st) != nil || st.Uid != 0 { // the user can make others
+		return hostprocess.Refuse("%q is not the cgroup of a command of user %d", group, p.UID)
+	}
+	_, err = n.newMover(false).moveProcess(ctx, p, CommandProcesses(group), nil)
+	return err
+}
+
+// FindPlace returns the cgroup of a lease, or of PlaceProcess, that the cgroup of a task of this process's user is in.
+func (n *Node) FindPlace(task string) (group string, found bool) {
+	return n.findDelegated(task, os.Geteuid())
+}
+
+// findDelegated returns the innermost cgroup of a command around an absolute path whose part for tasks belongs to a user.
 func (n *Node) findDelegated(at string, uid int) (group string, found bool) {
-	for group = at; group != "/"; group = path.Dir(group) {
+	for group = path.Clean("/" + at); group != "/"; group = path.Dir(group) {
 		if _, _, _, ok := parseCommandCgroup(group); !ok || !cgroup.IsWithin(at, CommandTasks(group)) {
 			continue
 		}

@@ -62,6 +62,8 @@ type Acquire struct {
 type Cgroup struct {
 	// Descendant is that of Acquire.
 	Descendant int `json:"descendant,omitempty"`
+	// Join is the path of an existing cgroup of the user's, with a lease or without, that the process enters instead.
+	Join string `json:"join,omitempty"`
 }
 
 // maxWait is the longest wait in seconds that is not for ever: about 30 years.

@@ -61,6 +61,9 @@ func (s *Server) placeProcess(ctx context.Context, c *caller, r protocol.Cgroup)
 		return nil, err
 	}
 	defer done()
+	if r.Join != "" {
+		return &protocol.Placed{Cgroup: r.Join}, s.node.JoinPlace(ctx, p, r.Join)
+	}
 	leave, ok := s.enterOf(s.placed, c.UID, maxPlaced)
 	if !ok {
 		return nil, protocol.Errorf(protocol.CodeLimit, "user %d has %d cgroups without a lease, the most that are allowed", c.UID, maxPlaced)

@@ -143,6 +143,65 @@ func TestDetachedTaskOfUser(t *testing.T) {
 	h.wantClean()
 }
 
+// TestExecAsUser: a command in a task of a user's opens the task's devices, and has its exit code.
+func TestExecAsUser(t *testing.T) {
+	n := start(t)
+	n.broker()
+	h := n.home(alice)
+	busybox := rig.ImagePath(t, "busybox")
+	for name, devices := range map[string][]string{"with": {"--gpus", "1"}, "without": nil} {
+		if got := h.berth(append(append([]string{"run", "-d", "--name", name}, devices...), busybox, "sleep", "1000")...); got.Code != 0 {
+			t.Fatalf("%+v", got)
+		}
+	}
+	n.wantSaid("with a GPU", h.berth("exec", "-e", "X=1", "-w", "/tmp", "with", "sh", "-c", "echo $X $PWD; (: </dev/nvidia0) 2>&1 | sed 's/.*: //'; exit 5"), rig.Said{Out: "1 /tmp\nNo such device or address\n", Code: 5})
+	n.wantSaid("without devices", h.berth("exec", "without", "sh", "-c", "echo /dev/nvidia*; cat /proc/1/comm"), rig.Said{Out: "/dev/nvidia*\nsleep\n"})
+	n.wantSaid("no such command", h.berth("exec", "with", "nothing"), rig.Said{Code: 127, Err: "berth: task with: command not found: \"nothing\" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)\n"})
+	n.wantSaid("another user", n.home(bob).berth("exec", "with", "true"), rig.Said{Code: 125, Err: "berth: task \"with\": there is no such task; berth ps -a lists all\n"})
+	n.wantSaid("detached", h.berth("exec", "-d", "with", "sleep", "1000"), rig.Said{})
+	n.wantSaid("both end", h.berth("rm", "-f", "with", "without"), rig.Said{Out: "with\nwithout\n"})
+	h.wantClean()
+}
+
+// TestJoinedCgroups: a process enters no cgroup but those that the broker has made for its user, and doesn't leave a lease by that.
+func TestJoinedCgroups(t *testing.T) {
+	n := start(t)
+	n.broker()
+	n.start(bob, n.Berth, "alloc", "1", "--", "sleep", "1000")
+	n.start(alice, n.Berth, "alloc", "1", "--", "sleep", "1000")
+	n.waitForLeases(2)
+	n.Do(t, "sh", "-c", "mkdir -p /sys/fs/cgroup/alice/alloc-1.1.1-1/main/command && chown -R 4711 /sys/fs/cgroup/alice")
+	t.Cleanup(func() { n.Do(t, "sh", "-c", "find /sys/fs/cgroup/alice -depth -type d -exec rmdir {} +") })
+	own := ""
+	groups := []string{"/", "/alice", "/alice/alloc-1.1.1-1", "alloc-1.1.1-1", "/berth", "/berth/../berth", "/berth/alloc-1.1.1-1"}
+	for line := range strings.Lines(n.Do(t, "sh", "-c", "stat -c '%u %n' /sys/fs/cgroup/berth/alloc-*/main")) {
+		uid, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
+		group := strings.TrimPrefix(strings.TrimSuffix(dir, "/main"), "/sys/fs/cgroup")
+		groups = append(groups, group+"/main", group+"/main/command", group+"/")
+		if uid == strconv.Itoa(alice) {
+			own = group
+		} else {
+			groups = append(groups, group)
+		}
+	}
+	join := func(group string, around ...string) string {
+		words := append(append([]string{}, around...), "perl", "-e", connecting+`my $s = connection(); print $s qq({"version":1,"cgroup":{"join":"`+group+`"}}\n); print <$s>; open F, "/proc/self/cgroup"; print grep /^0/, <F>;`)
+		got := n.run(alice, words...)
+		return got.Out + got.Err
+	}
+	for _, group := range groups {
+		if got := join(group); !strings.Contains(got, `"code":"caller"`) && !strings.Contains(got, "not a cgroup path") {
+			t.Errorf("%s: %s", group, got)
+		}
+	}
+	if got := join(own); !strings.Contains(got, "placed") || !strings.Contains(got, own+"/main/command") {
+		t.Errorf("one's own: %s", got)
+	}
+	if got := join(own, n.Berth, "alloc", "1", "--"); !strings.Contains(got, "belongs to another lease") || strings.Contains(got, own+"/main/command") {
+		t.Errorf("from another lease: %s", got)
+	}
+}
+
 // TestKilledRunOfUser: kill -9 of any process of a berth run of a user's leaves no lease for longer than its container lives, and
 // the next command removes what is left.
 func TestKilledRunOfUser(t *testing.T) {

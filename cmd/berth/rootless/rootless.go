@@ -23,6 +23,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/internal/userns"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
 // Messages of the child, and answers. Each is one packet.
@@ -49,8 +50,34 @@ func Wrap(action cli.ActionFunc) cli.ActionFunc {
 	}
 }
 
-// Run runs this process's command line in a child that is root of a user namespace, and returns an error with its exit code.
+// Run runs this process's command line in a child that is root of a new user namespace, and returns an error with its exit code.
 func Run(c *cli.Context, conf berth.Config) error {
+	cmd := exec.Cmd{Args: os.Args}
+	userns.Enter(&cmd)
+	return run(c, conf, cmd)
+}
+
+// RunInside is Run in an existing user namespace of this user's.
+func RunInside(c *cli.Context, conf berth.Config, namespace *os.File) error {
+	// No thread of a process with several can enter a user namespace: see setns(2).
+	nsenter := ociruntime.LookUp("nsenter")
+	if nsenter == "" {
+		return verb.WithBerthCode(fmt.Errorf("there is no nsenter in %s: install util-linux", ociruntime.Programs))
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return verb.WithBerthCode(err)
+	}
+	const fd = helperFD + 1
+	args := []string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", fd), "--preserve-credentials", "--", self}
+	return run(c, conf, exec.Cmd{Path: nsenter, Args: append(args, os.Args[1:]...)}, namespace)
+}
+
+// helperFD is the child's file descriptor of its socket.
+const helperFD = 3
+
+// run runs a child in a user namespace. files are more file descriptors for it.
+func run(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File) error {
 	// Nobody else may execute files of images, which keep their set-uid bits.
 	if err := errors.Join(os.MkdirAll(conf.TaskData(), 0o700), os.Chmod(conf.TaskData(), 0o700)); err != nil {
 		// Not wrapped: more rights are no advice.
@@ -61,8 +88,8 @@ func Run(c *cli.Context, conf berth.Config) error {
 		return verb.WithBerthCode(err)
 	}
 	defer func() { _ = own.Close() }() // all messages were read
-	cmd := exec.Cmd{Args: os.Args, Env: append(os.Environ(), verb.HelperVariable+"=3"), ExtraFiles: []*os.File{theirs}}
-	userns.Enter(&cmd)
+	cmd.Env = append(os.Environ(), verb.HelperVariable+"="+strconv.Itoa(helperFD))
+	cmd.ExtraFiles = append([]*os.File{theirs}, files...)
 	h := helper{conn: own, broker: protocol.SocketPath(conf.State), leases: make(chan heldLease, 1), served: make(chan bool)}
 	go h.serve()
 	err = verb.RunSelf(c.Context, cmd, unix.SIGTERM) // which ends the task

@@ -9,8 +9,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/broker/protocol"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/othertools"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -48,7 +51,7 @@ func execInTask(c *cli.Context) error {
 		return verb.WrongCommandLine(c, "--privileged: a command gets no more than its task, or it could open GPUs of other tasks; commands that need more can run on the host")
 	}
 	if os.Geteuid() != 0 {
-		return verb.WithCode(verb.ExitBerth, errors.New("exec needs root, and can't run commands in the tasks of other users; without root, berth attach connects to a task's terminal"))
+		return execAsUser(c)
 	}
 	store, t, err := findTask(c)
 	if errors.Is(err, tasks.ErrNotFound) {
@@ -71,6 +74,11 @@ func execInTask(c *cli.Context) error {
 	if in.Env, err = verb.ReadEnv(c, os.LookupEnv); err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
+	if verb.IsHelped() {
+		if err := enterTask(c, t); err != nil {
+			return verb.WithCode(verb.ExitBerth, err)
+		}
+	}
 	if err := c.Err(); err != nil { // a signal that came before the launcher handles signals
 		return verb.WithBerthCode(err)
 	}
@@ -79,6 +87,48 @@ func execInTask(c *cli.Context) error {
 		return verb.WithCode(code, addExecHint(code, command, err))
 	}
 	return nil
+}
+
+// execAsUser has root of the task's user namespace run the command. Where the task can't be found, or doesn't run, root of any user
+// namespace reports the error.
+func execAsUser(c *cli.Context) error {
+	conf, err := verb.LoadConfig(c)
+	if err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	store := backend.TaskStore(conf)
+	t, err := store.Find(c.Args().First())
+	if err != nil || t.Life == nil {
+		return rootless.Run(c, conf)
+	}
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", t.Life.Init.PID))
+	if err != nil || !store.Lives(t.Life.Init) {
+		return rootless.Run(c, conf)
+	}
+	defer namespace.Close() // it is only passed on
+	return rootless.RunInside(c, conf, namespace)
+}
+
+// enterTask moves this process into the cgroup around a task's, from where the runtime can move the command into the container's.
+func enterTask(c *cli.Context, t tasks.Task) error {
+	conf, err := verb.LoadConfig(c)
+	if err != nil {
+		return err
+	}
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
+	group, found := node.FindPlace(t.Cgroup)
+	if !found || node.Cgroups().Join(berth.CommandProcesses(group), 0) == nil { // a cgroup that is the user's altogether
+		return nil
+	}
+	session, _, err := rootless.Open(conf)
+	if err != nil {
+		return err
+	}
+	_, err = session.Client().Place(c.Context, protocol.Cgroup{Descendant: os.Getpid(), Join: group})
+	return errors.Join(backend.AdviseBroker(err), session.Close())
 }
 
 // addExecHint adds to an error about a command that isn't there what the command may have been meant to be.

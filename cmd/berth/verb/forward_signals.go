@@ -1,6 +1,7 @@
 package verb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RunSelf runs this program with other arguments, and passes signals on. The error has the exit code of the process. It gets the
+// RunSelf runs this program with other arguments, or the one of cmd.Path, and passes signals on. The error has the exit code of the process. It gets the
 // signal atDeath when this process is killed.
 func RunSelf(ctx context.Context, cmd exec.Cmd, atDeath syscall.Signal) error {
-	cmd.Path, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/proc/self/exe", os.Stdin, os.Stdout, os.Stderr
+	cmd.Path = cmp.Or(cmd.Path, "/proc/self/exe")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
