@@ -130,7 +130,8 @@ func (n *Node) describeProcess(p probe.Process) (gpu.Process, bool) {
 	h := n.config.GPUHost()
 	known := gpu.Process{PID: p.PID, Memory: p.Memory}
 	var err error
-	if known.Start, err = process.Start(h.ProcPath(), p.PID); err != nil {
+	// Of a stuck process the start isn't known. Once it can be read, the process counts as another one, and is searched.
+	if known.Start, err = process.Start(h.ProcPath(), p.PID); err != nil && !errors.Is(err, process.ErrStuck) {
 		return known, false
 	}
 	dir := h.ProcPath(strconv.Itoa(p.PID))
@@ -148,10 +149,11 @@ func (n *Node) describeProcess(p probe.Process) (gpu.Process, bool) {
 	return known, n.isSame(known)
 }
 
-// isSame reports whether a process's pid still belongs to it. Threads of it may live when its first has ended.
+// isSame reports whether a process's pid still belongs to it. Threads of it may live when its first has ended. It is true for a stuck
+// process, of which that can't be told.
 func (n *Node) isSame(p gpu.Process) bool {
 	start, err := process.Start(n.config.GPUHost().ProcPath(), p.PID)
-	return err == nil && start == p.Start
+	return errors.Is(err, process.ErrStuck) || err == nil && start == p.Start
 }
 
 // removeHolders removes processes that have ended, processes of a lease's holder, and those that were found by an open device

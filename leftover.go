@@ -299,7 +299,7 @@ func (t *tenants) readLeases(ended []ledger.Lease) (err error) {
 	return err
 }
 
-// listCandidates returns the processes to examine that aren't known yet, and adds all to known. It leaves out those of root and
+// listCandidates returns the processes to examine that aren't known yet, and adds all to known. Stuck ones ([process.ErrStuck]) are among them. It leaves out those of root and
 // of system accounts on the host, which the admin has started, and without the device guard all processes outside of
 // containers, which can open devices themselves.
 func (t *tenants) listCandidates(known map[int]bool) (pids []int) {
@@ -309,10 +309,10 @@ func (t *tenants) listCandidates(known map[int]bool) (pids []int) {
 		}
 		known[pid] = true
 		where, err := process.ReadSurroundings(t.proc, strconv.Itoa(pid))
-		if err != nil { // it has ended
+		if err != nil && !errors.Is(err, process.ErrStuck) { // it has ended
 			continue
 		}
-		if where == t.own && (!t.guarded || process.IsKernelThread(t.proc, pid) || process.RunsAsSystemUser(t.proc, pid)) {
+		if err == nil && where == t.own && (!t.guarded || process.IsKernelThread(t.proc, pid) || process.RunsAsSystemUser(t.proc, pid)) {
 			continue
 		}
 		pids = append(pids, pid)

@@ -156,15 +156,20 @@ func (n *Node) findAllocCommands(inv gpu.Inventory) (leases []ledger.Lease, unkn
 			return nil, nil, err
 		}
 		l, namespace, why := parseNote(note, inv)
+		stuck := 0
 		for _, pid := range pids {
 			start, err := process.Start(proc, pid)
 			at := namespace
 			if at == "" { // without a note the process itself tells
-				at, _ = os.Readlink(proc + "/" + strconv.Itoa(pid) + "/ns/mnt") // "" if it has just ended
+				at, _ = process.ReadLink(proc, pid, "ns/mnt") // "" if it has just ended
+			}
+			if errors.Is(err, process.ErrStuck) && (at == "" || at == own) {
+				stuck = pid
 			}
 			if err != nil || at != own {
 				continue
 			}
+			stuck = 0
 			switch {
 			case why != "":
 				unknown = append(unknown, fmt.Sprintf("process %d of a command of berth alloc holds a lease: %s", pid, why))
@@ -174,6 +179,9 @@ func (n *Node) findAllocCommands(inv gpu.Inventory) (leases []ledger.Lease, unkn
 				leases = append(leases, l)
 			}
 			break
+		}
+		if stuck != 0 {
+			unknown = append(unknown, fmt.Sprintf("process %d of a command of berth alloc may hold a lease: %v", stuck, process.ErrStuck))
 		}
 	}
 	return leases, unknown, nil

@@ -9,7 +9,8 @@ import (
 // Process is a process that computes on a device without a lease of it.
 type Process struct {
 	PID int `json:"pid"`
-	// Start is when it started, in clock ticks since boot: a pid alone can be reused.
+	// Start is when it started, in clock ticks since boot: a pid alone can be reused. It is 0 if the process was stuck, so that this couldn't be
+	// read.
 	Start uint64 `json:"start"`
 	// Name is chosen by the process itself. It can hold anything.
 	Name string `json:"name"`
@@ -20,7 +21,7 @@ type Process struct {
 	// Device is the number (st_rdev) of the device node that it has open, if that is how it was found; 0 if NVML
 	// has reported it.
 	Device uint64 `json:"device,omitempty"`
-	// Unsearched: not all files that it has open or mapped were searched, mostly because it and others of its user have too many.
+	// Unsearched: not all files that it has open or mapped were searched, mostly because it and others of its user have too many, or because it is stuck.
 	// It may have the device open.
 	Unsearched bool `json:"unsearched,omitempty"`
 }
@@ -33,7 +34,10 @@ func (p Process) String() string {
 		name = quoted
 	}
 	about := ""
-	if p.Unsearched {
+	switch {
+	case p.Unsearched && p.Start == 0:
+		about = ", stuck in a system call, so it can't be searched"
+	case p.Unsearched:
 		about = ", too many open files to be searched"
 	}
 	return fmt.Sprintf("%s (%d, %s%s)", name, p.PID, p.User, about)

@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -57,17 +59,25 @@ func (g Guard) ListHolders(tasks string) (all []Holder, err error) {
 		if err != nil {
 			return nil, err
 		}
+		var stuck error
 		for _, pid := range pids {
 			start, err := process.Start(g.Host.ProcPath(), pid)
+			if errors.Is(err, process.ErrStuck) {
+				stuck = fmt.Errorf("find the lease of process %d: %w", pid, err)
+			}
 			if err != nil {
 				continue // it has just ended
 			}
+			stuck = nil
 			id := filepath.Base(filepath.Dir(bundle))
 			all = append(all, Holder{Spec: spec, Owner: ledger.Owner{
 				EntryPoint: "run", Container: id, Name: id, Bundle: bundle, Cgroup: spec.Linux.CgroupsPath, OwnCgroup: true,
 				Process: ledger.Process{PID: pid, Start: start},
 			}})
 			break
+		}
+		if stuck != nil {
+			return nil, stuck
 		}
 	}
 	return all, nil

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // Holder is a process that holds a lock.
@@ -68,7 +67,7 @@ func describeHolder(pid int) (h Holder, err error) {
 	if h.Start, err = process.Start("/proc", h.PID); err != nil {
 		return h, err
 	}
-	h.Command, h.State = readCommand(strconv.Itoa(pid)), Running
+	h.Command, h.State = readCommand(pid), Running
 	switch {
 	case process.FrozenCgroup("/proc", "", h.PID) != "":
 		h.State = Frozen
@@ -81,8 +80,8 @@ func describeHolder(pid int) (h Holder, err error) {
 // maxCommand is how many characters of a command line are shown.
 const maxCommand = 80
 
-func readCommand(pid string) string {
-	line, err := smallfile.String("/proc/" + pid + "/cmdline")
+func readCommand(pid int) string {
+	line, err := process.ReadCommandLine("/proc", pid)
 	if err != nil {
 		return "unknown"
 	}
@@ -91,7 +90,7 @@ func readCommand(pid string) string {
 			return ' '
 		}
 		return r
-	}, line)))
+	}, string(line))))
 	if len(text) > maxCommand {
 		text = append(text[:maxCommand-1], '…')
 	}
@@ -195,7 +194,10 @@ func endHolder(h Holder, file int, isOwn func(string) bool) error {
 		return fmt.Errorf("open process %d: %w", h.PID, err)
 	}
 	defer unix.Close(fd) //nolint:errcheck // a pidfd
-	program, err := os.Readlink("/proc/" + strconv.Itoa(h.PID) + "/exe")
+	program, err := process.ReadLink("/proc", h.PID, "exe")
+	if errors.Is(err, process.ErrStuck) {
+		return err
+	}
 	if err != nil {
 		return nil //nolint:nilerr // it has ended
 	}

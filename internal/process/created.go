@@ -29,6 +29,11 @@ func WaitsForStart(proc string, pid int, start uint64) bool {
 
 // holdsStartFIFO reports whether a process has a FIFO open that is called exec.fifo and wasn't removed.
 func holdsStartFIFO(proc string, pid int) bool {
+	holds, err := bound(proc, pid, func() (bool, error) { return findStartFIFO(proc, pid), nil })
+	return holds && err == nil
+}
+
+func findStartFIFO(proc string, pid int) bool {
 	dir := filepath.Join(proc, strconv.Itoa(pid), "fd")
 	names, _ := smallfile.Names(dir) // without its descriptors nothing is known
 	for _, name := range names {

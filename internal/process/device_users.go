@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 
@@ -36,7 +37,7 @@ func NewDeviceSearch(proc string, devices []uint64) *DeviceSearch {
 
 // Search returns the devices that each of the processes has open or mapped; processes without any aren't in the result. Those
 // that end during the search are left out, and so are the mappings of processes whose mappings can't be read at all. A process
-// counts as if it had every device open if its mappings change all the time or come too slowly, or if the processes of its container,
+// counts as if it had every device open if it is stuck (see [ErrStuck]), if its mappings change all the time or come too slowly, or if the processes of its container,
 // or outside of containers those of its user, have more than 262,144 files open together, or 64 MiB of text about mapped memory
 // (some 600,000 mappings), of which it comes last.
 func (s *DeviceSearch) Search(pids []int) (users map[int][]uint64) {
@@ -57,18 +58,25 @@ func (s *DeviceSearch) Search(pids []int) (users map[int][]uint64) {
 func (s *DeviceSearch) Searched(pid int) bool { return !s.skipped[pid] }
 
 func (s *DeviceSearch) searchProcess(pid int) (open []uint64, all bool) {
-	who := s.tenantOf(pid)
+	who, err := s.tenantOf(pid)
+	if errors.Is(err, ErrStuck) {
+		return nil, false
+	}
 	if _, known := s.left[who]; !known {
 		s.left[who] = maxFiles
 	}
-	for f := range FilesOf(s.proc, pid) {
+	err = listFiles(s.proc, pid, func(f OpenFile) bool {
 		if s.left[who]--; s.left[who] < 0 {
-			return nil, false
+			return false
 		}
 		// A descriptor made with O_PATH uses no device, and needs no right to open it.
 		if slices.Contains(s.devices, f.Device) && !f.isPath() {
 			open = s.appendDevice(open, f.Device)
 		}
+		return true
+	})
+	if err != nil { // too many files, or a stuck process
+		return nil, false
 	}
 	mapped, size, all := s.mapped.listDevices(s.proc, pid, s.left[who]*mapsPerFile)
 	s.left[who] -= (size + mapsPerFile - 1) / mapsPerFile
@@ -81,15 +89,15 @@ func (s *DeviceSearch) searchProcess(pid int) (open []uint64, all bool) {
 	return open, true
 }
 
-// tenantOf returns whose a process is; the zero tenant stands for processes that have ended.
-func (s *DeviceSearch) tenantOf(pid int) (who tenant) {
+// tenantOf returns whose a process is; the zero tenant stands for processes that have ended. The error Is ErrStuck if that can't be read.
+func (s *DeviceSearch) tenantOf(pid int) (who tenant, err error) {
 	where, err := ReadSurroundings(s.proc, strconv.Itoa(pid))
 	if err != nil {
-		return tenant{}
+		return tenant{}, err
 	}
 	var st unix.Stat_t
 	_ = unix.Stat(s.proc+"/"+strconv.Itoa(pid), &st) // root's if it has ended
-	return tenant{where, st.Uid}
+	return tenant{where, st.Uid}, nil
 }
 
 // appendDevice adds one of the searched devices, once.

@@ -29,7 +29,11 @@ func TestDeviceSearch(t *testing.T) {
 	self := os.Getpid()
 	look := func(left int) []uint64 {
 		s := NewDeviceSearch("/proc", []uint64{st.Rdev, other})
-		s.left[s.tenantOf(self)] = left
+		who, err := s.tenantOf(self)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.left[who] = left
 		open := s.Search([]int{self})[self]
 		if s.Searched(self) != (len(open) == 1) {
 			t.Errorf("searched: %v, open %v", s.Searched(self), open)
@@ -59,7 +63,11 @@ func TestDeviceSearch(t *testing.T) {
 		t.Errorf("of too many files %v", got)
 	}
 	s := NewDeviceSearch("/proc", []uint64{st.Rdev})
-	s.left[tenant{s.tenantOf(self).where, 4711}] = 0 // another user's
+	who, err := s.tenantOf(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.left[tenant{who.where, 4711}] = 0 // another user's
 	if s.Search([]int{self}); !s.Searched(self) {
 		t.Error("one tenant's files count for another")
 	}

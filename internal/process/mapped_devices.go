@@ -5,11 +5,9 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"strconv"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,17 +19,7 @@ type mappedDevices struct {
 	// numbers are the device numbers (st_rdev) of the files that were seen, 0 for other files, by the fields of
 	// /proc/PID/maps that identify a file.
 	numbers map[string]uint64
-	waited  time.Duration // for mappings that couldn't be read
 }
-
-// Reading the mappings of a process waits for a lock that the process keeps, for instance while a driver that hangs maps memory
-// for it. mapsTimeout bounds the time without any text, and totalMapsTimeout all such times together but for a moment each. A text that
-// comes slowly, as on a busy machine, is read for slowMapsTimeout.
-const (
-	mapsTimeout      = 200 * time.Millisecond
-	totalMapsTimeout = time.Second
-	slowMapsTimeout  = 2 * time.Second
-)
 
 // mapsTries is how often mappings are read of a process that changes them meanwhile.
 const mapsTries = 3
@@ -50,55 +38,87 @@ func (m *mappedDevices) listDevices(proc string, pid, limit int) (numbers []uint
 		m.numbers = map[string]uint64{}
 	}
 	for range mapsTries {
-		dir, text := m.findMaps(proc, pid, limit-size)
+		thread, text := findMaps(proc, pid, limit-size)
 		if size += text.size; text.partial || size > limit {
 			return nil, size, false
 		}
-		if numbers, all = m.lookUp(dir, text.files); all {
+		if numbers, all = m.lookUp(proc, thread, text.files); all {
 			break
 		}
 	}
 	return numbers, size, all
 }
 
-// findMaps returns the mappings of a process, and the directory of procfs that they were read from.
-func (m *mappedDevices) findMaps(proc string, pid, limit int) (dir string, text mapsText) {
-	dir = proc + "/" + strconv.Itoa(pid)
-	text = m.readMaps(dir+"/maps", limit)
+// findMaps returns the mappings of a process, and the thread by which they were read.
+func findMaps(proc string, pid, limit int) (thread int, text mapsText) {
+	thread, text = pid, readMaps(proc, pid, limit)
 	if text.size > 0 || text.stuck || text.partial {
-		return dir, text
+		return thread, text
 	}
-	threads, _ := os.ReadDir(dir + "/task") // its first thread may have ended before the others
+	threads, _ := os.ReadDir(proc + "/" + strconv.Itoa(pid) + "/task") // its first thread may have ended before the others
 	for i := 0; text.size == 0 && !text.stuck && !text.partial && i < len(threads); i++ {
-		dir = proc + "/" + threads[i].Name()
-		text = m.readMaps(dir+"/maps", limit)
+		id, err := strconv.Atoi(threads[i].Name())
+		if err != nil {
+			continue
+		}
+		thread, text = id, readMaps(proc, id, limit)
 	}
-	return dir, text
+	return thread, text
 }
 
-// lookUp returns the devices among mapped files. all is false if a mapping has ended or moved meanwhile.
-func (m *mappedDevices) lookUp(dir string, files []mapping) (numbers []uint64, all bool) {
-	all = true
+// lookUp returns the devices among files that a thread has mapped. all is false if a mapping has ended or moved meanwhile, or if the
+// process keeps its mmap_lock, for which the files in map_files wait. (Since Linux 6.17, maps doesn't wait for that lock.)
+func (m *mappedDevices) lookUp(proc string, thread int, files []mapping) (numbers []uint64, all bool) {
+	var unseen []mapping
 	for _, f := range files {
-		number, seen := m.numbers[f.file]
-		if !seen {
-			var st unix.Statx_t
-			path := dir + "/map_files/" + strconv.FormatUint(f.from, 16) + "-" + strconv.FormatUint(f.to, 16)
-			err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
-			if err != nil {
-				all = all && !errors.Is(err, unix.ENOENT)
-				continue
-			}
-			if st.Mode&unix.S_IFMT == unix.S_IFCHR {
-				number = unix.Mkdev(st.Rdev_major, st.Rdev_minor)
-			}
-			m.numbers[f.file] = number
+		if number, seen := m.numbers[f.file]; !seen {
+			unseen = append(unseen, f)
+		} else if number != 0 {
+			numbers = append(numbers, number)
 		}
+	}
+	if len(unseen) == 0 {
+		return numbers, true
+	}
+	dir := proc + "/" + strconv.Itoa(thread)
+	found, o := ask(question{proc, thread, mapFilesLock}, func(r *read) lookup { return r.lookUp(dir, unseen) })
+	if o != answered {
+		return numbers, false
+	}
+	maps.Copy(m.numbers, found.numbers)
+	for _, number := range found.numbers {
 		if number != 0 {
 			numbers = append(numbers, number)
 		}
 	}
-	return numbers, all
+	return numbers, !found.moved
+}
+
+// lookup is what is found about mapped files.
+type lookup struct {
+	numbers map[string]uint64 // as in mappedDevices
+	moved   bool              // a mapping has ended or moved
+}
+
+func (r *read) lookUp(dir string, files []mapping) (found lookup) {
+	found.numbers = map[string]uint64{}
+	for _, f := range files {
+		var st unix.Statx_t
+		path := dir + "/map_files/" + strconv.FormatUint(f.from, 16) + "-" + strconv.FormatUint(f.to, 16)
+		err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
+		r.progress.Add(1)
+		switch {
+		case r.abandoned.Load():
+			return found
+		case err != nil:
+			found.moved = found.moved || errors.Is(err, unix.ENOENT)
+		case st.Mode&unix.S_IFMT == unix.S_IFCHR:
+			found.numbers[f.file] = unix.Mkdev(st.Rdev_major, st.Rdev_minor)
+		default:
+			found.numbers[f.file] = 0
+		}
+	}
+	return found
 }
 
 // mapsText is what was read of a text of proc_pid_maps(5).
@@ -109,83 +129,22 @@ type mapsText struct {
 	stuck   bool      // nothing came in time
 }
 
-// stuckReads are the paths whose reads wait, with the mapsText that they have given: each keeps a thread of this process.
-var stuckReads sync.Map //nolint:gochecknoglobals // the threads are this process's, whichever search has started them
-
-// mapsRead is one read of mappings, in the background.
-type mapsRead struct {
-	path  string
-	limit int
-	size  atomic.Int64 // bytes that were read
-	state atomic.Int32 // readRuns, readEnded or readAbandoned
-	done  chan mapsText
-}
-
-const (
-	readRuns = iota
-	readEnded
-	readAbandoned
-)
-
-// readAndSend reads the text and sends it to done.
-func (r *mapsRead) readAndSend() {
-	text := r.readText()
-	if !r.state.CompareAndSwap(readRuns, readEnded) {
-		stuckReads.Delete(r.path)
+// readMaps reads the mappings of a process or thread. It stops after more than limit bytes.
+func readMaps(proc string, id, limit int) mapsText {
+	path := proc + "/" + strconv.Itoa(id) + "/maps"
+	text, o := ask(question{proc, id, mapsLock}, func(r *read) mapsText { return r.readText(path, limit) })
+	switch o {
+	case silent:
+		return mapsText{stuck: true}
+	case slow: // no time either for others of the same user
+		return mapsText{size: limit + 1, partial: true}
 	}
-	r.done <- text
-}
-
-// stopWaiting ends the wait for a read. Until the read has ended, others of the same path give the same text. It returns false if the
-// read has ended.
-func (r *mapsRead) stopWaiting(text mapsText) bool {
-	stuckReads.Store(r.path, text)
-	abandoned := r.state.CompareAndSwap(readRuns, readAbandoned)
-	if !abandoned {
-		stuckReads.Delete(r.path)
-	}
-	return abandoned
-}
-
-// readMaps reads the mappings of a process. It stops after more than limit bytes.
-func (m *mappedDevices) readMaps(path string, limit int) mapsText {
-	if text, waits := stuckReads.Load(path); waits {
-		return text.(mapsText) //nolint:forcetypeassert // the only type there
-	}
-	r := &mapsRead{path: path, limit: limit, done: make(chan mapsText, 1)}
-	go r.readAndSend()
-	wait := mapsTimeout
-	if m.waited >= totalMapsTimeout {
-		wait = 10 * time.Millisecond
-	}
-	for began, before := time.Now(), int64(0); ; {
-		select {
-		case text := <-r.done:
-			return text
-		case <-time.After(wait):
-		}
-		now := r.size.Load()
-		if now > before && time.Since(began) < slowMapsTimeout {
-			before = now
-			continue
-		}
-		if now == before {
-			m.waited += wait
-		}
-		text := mapsText{stuck: true}
-		if now > 0 { // no time either for others of the same user
-			text = mapsText{size: limit + 1, partial: true}
-		}
-		if !r.stopWaiting(text) {
-			return <-r.done
-		}
-		return text
-	}
+	return text
 }
 
 // readText reads a text of the format of proc_pid_maps(5), and stops after more than limit bytes.
-func (r *mapsRead) readText() (text mapsText) {
-	f, err := os.Open(r.path)
+func (r *read) readText(path string, limit int) (text mapsText) {
+	f, err := os.Open(path)
 	if err != nil { // without an end or a lack of rights there may be something to read
 		text.partial = !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, os.ErrPermission)
 		return text
@@ -193,7 +152,7 @@ func (r *mapsRead) readText() (text mapsText) {
 	defer f.Close()
 	seen := map[string]bool{}
 	lines := bufio.NewReaderSize(f, 1<<16)
-	for r.state.Load() != readAbandoned {
+	for !r.abandoned.Load() {
 		line, err := lines.ReadSlice('\n')
 		if file, addresses, ok := splitMapping(line); ok && !seen[string(file)] {
 			from, to, _ := bytes.Cut(addresses, []byte("-"))
@@ -205,15 +164,15 @@ func (r *mapsRead) readText() (text mapsText) {
 		}
 		text.size += len(line)
 		for errors.Is(err, bufio.ErrBufferFull) { // the rest of a long path: the kernel has no limit for one
-			r.size.Store(int64(text.size))
+			r.progress.Store(int64(text.size))
 			line, err = lines.ReadSlice('\n')
 			text.size += len(line)
 		}
-		r.size.Store(int64(text.size))
+		r.progress.Store(int64(text.size))
 		switch {
 		case errors.Is(err, io.EOF) || errors.Is(err, unix.ESRCH): // that is all, or the process has ended
 			return text
-		case err != nil || text.size > r.limit:
+		case err != nil || text.size > limit:
 			text.partial = true
 			return text
 		}

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"iter"
 	"os"
 	"path/filepath"
@@ -73,25 +74,42 @@ func List(proc string) (pids []int) {
 // can have others (CLONE_FILES of unshare(2)).
 //
 // Attributes are read without a request to a file's server, so that a network file system that doesn't
-// answer can't block the search.
+// answer can't block the search. The rest of the files of a stuck process isn't yielded, see [ErrStuck].
 func FilesOf(proc string, pid int) iter.Seq[OpenFile] {
-	return func(yield func(OpenFile) bool) {
-		dir := proc + "/" + strconv.Itoa(pid)
-		some, more := readDescriptors(dir, pid, yield)
-		last := pid                                       // a thread whose descriptors were read
-		threads, _ := filepath.Glob(dir + "/task/[0-9]*") // the pattern is well-formed
-		for _, thread := range threads {
-			id, err := strconv.Atoi(filepath.Base(thread))
-			// The first thread has no descriptors if it has ended before the others.
-			if err != nil || !more || id == pid || some && (shareFiles(pid, id) || shareFiles(last, id)) {
+	return func(yield func(OpenFile) bool) { _ = listFiles(proc, pid, yield) }
+}
+
+// errEnough means that the caller of listFiles wants no more files.
+var errEnough = errors.New("enough")
+
+// listFiles calls yield with each file that [FilesOf] yields. The error is ErrStuck if that aren't all, and errEnough if yield has
+// returned false.
+func listFiles(proc string, pid int, yield func(OpenFile) bool) error {
+	dir := proc + "/" + strconv.Itoa(pid)
+	l := descriptorList{proc: proc, pid: pid, yield: yield}
+	some, err := l.readThread(dir)
+	last := pid                                       // a thread whose descriptors were read
+	threads, _ := filepath.Glob(dir + "/task/[0-9]*") // the pattern is well-formed
+	for i := 0; i < len(threads) && err == nil; i++ {
+		id, e := strconv.Atoi(filepath.Base(threads[i]))
+		if e != nil || id == pid {
+			continue
+		}
+		if some { // the first thread has no descriptors if it has ended before the others
+			var shared bool
+			if shared, err = bound(proc, pid, func() (bool, error) { return shareFiles(pid, id) || shareFiles(last, id), nil }); shared {
 				continue
 			}
-			var found bool
-			if found, more = readDescriptors(thread, pid, yield); found {
-				some, last = true, id
-			}
+		}
+		var found bool
+		if err == nil {
+			found, err = l.readThread(threads[i])
+		}
+		if found {
+			some, last = true, id
 		}
 	}
+	return err
 }
 
 // shareFiles reports whether two threads have the same descriptors. It is false if that can't be told.
@@ -101,33 +119,64 @@ func shareFiles(a, b int) bool {
 	return err == 0 && differ == 0
 }
 
-// readDescriptors yields the files of a thread, whose directory in procfs is dir. It reports whether there was any
-// descriptor, and whether the caller wants more.
-func readDescriptors(dir string, pid int, yield func(OpenFile) bool) (some, more bool) {
+// descriptorList reads the descriptors of a process.
+type descriptorList struct {
+	proc  string
+	pid   int
+	yield func(OpenFile) bool
+}
+
+// descriptorsAtOnce is how many files are described in one bounded read. That takes about a millisecond.
+const descriptorsAtOnce = 256
+
+// readThread yields the files of a thread, whose directory in procfs is dir. It reports whether there was any descriptor.
+func (l descriptorList) readThread(dir string) (some bool, err error) {
 	d, err := os.Open(dir + "/fd")
 	if err != nil {
-		return false, true
+		return false, nil //nolint:nilerr // it has ended, or the caller may not read it
 	}
-	defer d.Close()
+	some, err = l.readDirectory(d, dir)
+	if !errors.Is(err, ErrStuck) { // else the read that waits still uses it, and it is closed when it is unreachable
+		d.Close()
+	}
+	return some, err
+}
+
+func (l descriptorList) readDirectory(d *os.File, dir string) (some bool, err error) {
 	for {
-		names, err := d.Readdirnames(1024) // the error is that there are no more, or that the process has ended
-		for _, name := range names {
-			var st unix.Statx_t
-			err := unix.Statx(int(d.Fd()), name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &st)
+		names, end := d.Readdirnames(descriptorsAtOnce) // the error is that there are no more, or that the process has ended
+		some = some || len(names) > 0
+		if len(names) > 0 {
+			files, err := bound(l.proc, l.pid, func() ([]OpenFile, error) { return l.describe(d, dir, names), nil })
 			if err != nil {
-				continue // it was closed
+				return some, err
 			}
-			f := OpenFile{PID: pid, FileSystem: unix.Mkdev(st.Dev_major, st.Dev_minor), Inode: st.Ino, dir: dir, descriptor: name}
-			if st.Mode&unix.S_IFMT == unix.S_IFCHR {
-				f.Device = unix.Mkdev(st.Rdev_major, st.Rdev_minor)
-			}
-			if !yield(f) {
-				return true, false
+			for _, f := range files {
+				if !l.yield(f) {
+					return some, errEnough
+				}
 			}
 		}
-		some = some || len(names) > 0
-		if err != nil {
-			return some, true
+		if end != nil {
+			return some, nil
 		}
 	}
+}
+
+// describe returns the files of descriptors. d is the directory of the descriptors in dir.
+func (l descriptorList) describe(d *os.File, dir string, names []string) (files []OpenFile) {
+	files = make([]OpenFile, 0, len(names))
+	for _, name := range names {
+		var st unix.Statx_t
+		err := unix.Statx(int(d.Fd()), name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &st)
+		if err != nil {
+			continue // it was closed
+		}
+		f := OpenFile{PID: l.pid, FileSystem: unix.Mkdev(st.Dev_major, st.Dev_minor), Inode: st.Ino, dir: dir, descriptor: name}
+		if st.Mode&unix.S_IFMT == unix.S_IFCHR {
+			f.Device = unix.Mkdev(st.Rdev_major, st.Rdev_minor)
+		}
+		files = append(files, f)
+	}
+	return files
 }

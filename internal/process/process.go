@@ -37,7 +37,7 @@ func Age(start uint64) time.Duration {
 	return uptime - time.Duration(start)*Tick
 }
 
-// Lives reports whether the process with this pid and start time exists and isn't a zombie.
+// Lives reports whether the process with this pid and start time exists and isn't a zombie. A stuck one exists.
 // It is true if that can't be determined.
 func Lives(proc string, pid int, start uint64) bool {
 	s, err := readStat(proc, pid)
@@ -48,17 +48,43 @@ func Lives(proc string, pid int, start uint64) bool {
 }
 
 // Namespace returns the inode of a process's pid namespace: a pid names a process only together with it.
-// The error Is fs.ErrNotExist if there is no such process.
+// The error Is fs.ErrNotExist if there is no such process, and ErrStuck if it can't be read.
 func Namespace(proc string, pid int) (uint64, error) { return NamespaceOf(proc, pid, "pid") }
 
 // NamespaceOf is Namespace for a namespace of another kind, named as in /proc/PID/ns.
 func NamespaceOf(proc string, pid int, kind string) (uint64, error) {
 	path := proc + "/" + strconv.Itoa(pid) + "/ns/" + kind
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
+	return bound(proc, pid, func() (inode uint64, err error) {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+		return st.Ino, nil
+	})
+}
+
+// ReadLink returns what a link in a process's directory of procfs leads to, such as "exe" or "ns/mnt". The error Is ErrStuck if
+// that can't be read.
+func ReadLink(proc string, pid int, name string) (string, error) {
+	path := proc + "/" + strconv.Itoa(pid) + "/" + name
+	return bound(proc, pid, func() (string, error) { return os.Readlink(path) })
+}
+
+// maxCommandLine bounds ReadCommandLine, in bytes.
+const maxCommandLine = 1 << 20
+
+// ReadCommandLine returns the arguments of a process, each with a zero byte behind it. They are in memory that the process can
+// change. The error Is ErrStuck if they can't be read.
+func ReadCommandLine(proc string, pid int) ([]byte, error) {
+	path := proc + "/" + strconv.Itoa(pid) + "/cmdline"
+	got, o := ask(question{proc, pid, mapFilesLock}, func(*read) (r result[[]byte]) {
+		r.value, r.err = smallfile.Read(path, maxCommandLine)
+		return r
+	})
+	if o != answered {
+		return nil, ErrStuck
 	}
-	return st.Ino, nil
+	return got.value, got.err
 }
 
 // HasRun reports whether a process has run on a CPU. A process that is being forked hasn't, and is visible in /proc before

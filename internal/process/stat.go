@@ -21,7 +21,7 @@ type Stat struct {
 }
 
 // ReadStat reads the state of a process from procfs mounted at proc. readOffset is ReadBootOffset, or returns
-// what that returned before. The error Is fs.ErrNotExist if there is no such process.
+// what that returned before. The error Is fs.ErrNotExist if there is no such process, and ErrStuck if the process can't be read.
 func ReadStat(proc string, pid int, readOffset func() (BootOffset, error)) (Stat, error) {
 	fields, err := readFields(proc, pid)
 	if err != nil {
@@ -58,9 +58,10 @@ const (
 )
 
 // readFields reads the fields of /proc/PID/stat that follow the program's name. The error Is
-// fs.ErrNotExist if there is no such process.
+// fs.ErrNotExist if there is no such process, and ErrStuck if it can't be read.
 func readFields(proc string, pid int) ([]string, error) {
-	data, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/stat", maxStat)
+	path := proc + "/" + strconv.Itoa(pid) + "/stat"
+	data, err := bound(proc, pid, func() ([]byte, error) { return smallfile.Read(path, maxStat) })
 	if errors.Is(err, unix.ESRCH) { // the process ended after the file was opened
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}

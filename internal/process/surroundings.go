@@ -21,11 +21,18 @@ type Surroundings struct {
 }
 
 // ReadSurroundings returns the surroundings of a process. proc is where procfs is mounted; pid is a number or "self". It fails
-// for a process that has ended. A root directory whose attributes can't be read is one of its own.
+// for a process that has ended, and with ErrStuck for one that can't be read. A root directory whose attributes can't be read is one of its own.
 //
 // Attributes are read without a request to a file's server: a process can have its root on a file system that doesn't answer.
 func ReadSurroundings(proc, pid string) (s Surroundings, err error) {
-	dir := proc + "/" + pid
+	id, err := strconv.Atoi(pid)
+	if err != nil {
+		return readSurroundings(proc + "/" + pid)
+	}
+	return bound(proc, id, func() (Surroundings, error) { return readSurroundings(proc + "/" + pid) })
+}
+
+func readSurroundings(dir string) (s Surroundings, err error) {
 	// A stat of the link to a namespace takes ten times as long.
 	if s.namespace, err = os.Readlink(dir + "/ns/pid"); err != nil {
 		return s, err

@@ -118,7 +118,11 @@ func (h Host) CheckDescendant(p, ancestor *Process) error {
 	return nil
 }
 
+// hasEnded is the error for a process about which a question has failed with err.
 func hasEnded(p *Process, err error) error {
+	if errors.Is(err, process.ErrStuck) {
+		return Refuse("process %d can't be examined: %v", p.PID, err)
+	}
 	return refusal{fmt.Sprintf("process %d has ended or is hidden: %v", p.PID, err), true}
 }
 

@@ -121,6 +121,9 @@ func judgeReserved(w system, me self, l Lease) verdict {
 	if b := findInit(w, l); b != nil {
 		return verdict{live: true, bound: b}
 	}
+	if err := findStuckInit(w, l); err != nil {
+		return undecided(err)
+	}
 	switch findProcesses(w, me, l) {
 	case yes:
 		return verdict{live: true, why: gone + ", but processes live in its cgroup"}
@@ -235,6 +238,16 @@ func findInit(w system, l Lease) *Lease {
 		l.Owner.Process = Process{PID: c.pid, Start: c.seen.Start, Namespace: l.Owner.Process.Namespace}
 		l.Owner.Cgroup, l.Owner.Reaper = expected, w.Reaper(c.pid)
 		return &l
+	}
+	return nil
+}
+
+// findStuckInit returns an error if the container's init can't be read, nil otherwise.
+func findStuckInit(w system, l Lease) error {
+	for _, c := range w.Claims(l.Owner) {
+		if c.stuck != nil {
+			return fmt.Errorf("process %d: %w", c.pid, c.stuck)
+		}
 	}
 	return nil
 }

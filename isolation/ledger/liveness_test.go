@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 func TestJudge(t *testing.T) {
@@ -92,6 +93,9 @@ func TestJudge(t *testing.T) {
 			w.procs[59], w.procs[60] = fakeProcess{start: 10}, fakeProcess{start: 1100}
 			w.claims["c"] = []claim{{pid: 59, in: "/berth/c"}, {pid: 60, in: "/berth/c", recorded: 1100}}
 		}, true, becomes(), "/berth/c"},
+		{"claim of a stuck process", reserved(noCgroup), func(w *fakeWorld) {
+			w.claims["c"] = []claim{{pid: 60, own: "/x/c", stuck: process.ErrStuck}}
+		}, true, nil, ""},
 		{"no cgroup expected, the runtime knows it", reserved(noCgroup), func(w *fakeWorld) {
 			w.procs[60] = fakeProcess{start: 1100}
 			w.claims["c"] = []claim{{pid: 60, in: "/x/c", own: "/x/c"}}
@@ -189,6 +193,7 @@ func TestJudge(t *testing.T) {
 
 		{"other cgroup namespace: an absent cgroup proves nothing", bound(func(l *Lease) { l.Owner.CgroupNS = 10 }), func(*fakeWorld) {}, true, nil, ""},
 		{"nothing can be read", bound(nil), func(w *fakeWorld) { w.broken = errors.New("input/output error") }, true, nil, ""},
+		{"the init is stuck", bound(nil), func(w *fakeWorld) { w.broken = process.ErrStuck }, true, nil, ""},
 		{"nothing can be read, reserved", reserved(nil), func(w *fakeWorld) { w.broken = errors.New("input/output error") }, true, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -66,6 +66,7 @@ type claim struct {
 	recorded uint64       // the start that the source recorded, 0 if it doesn't
 	in       string       // the cgroup that the process is in now
 	own      string       // the container's cgroup by that source, "" if it doesn't say
+	stuck    error        // process.ErrStuck if the process has an unknown state; seen is that of a dead one then
 }
 
 // machine implements system with procfs and cgroups.
@@ -179,6 +180,9 @@ func (m *machine) Claims(o Owner) []claim {
 		}
 		if err != nil {
 			c.seen.Dead = true
+		}
+		if errors.Is(err, process.ErrStuck) {
+			c.stuck = err
 		}
 	}
 	return claims

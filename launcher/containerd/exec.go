@@ -6,9 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -136,7 +133,7 @@ func (e *Engine) killRuntime(shim int, command string) {
 			continue // it has ended
 		}
 		// The name of the pid file has the command's id, which is random.
-		line, err := os.ReadFile(filepath.Join(e.procPath(), strconv.Itoa(pid), "cmdline"))
+		line, err := process.ReadCommandLine(e.procPath(), pid)
 		if err == nil && bytes.Contains(line, []byte(command)) {
 			p.KillWithChildren()
 		}
@@ -150,7 +147,7 @@ func (e *Engine) findShim(init int) (shim int, bundle string, err error) {
 	if shim, err = process.Parent(e.procPath(), init); err != nil {
 		return 0, "", fmt.Errorf("%w any more", control.ErrNotRunning)
 	}
-	if bundle, err = os.Readlink(filepath.Join(e.procPath(), strconv.Itoa(shim), "cwd")); err != nil {
+	if bundle, err = process.ReadLink(e.procPath(), shim, "cwd"); err != nil {
 		return 0, "", fmt.Errorf("find the container's bundle: %w", err)
 	}
 	return shim, bundle, nil
