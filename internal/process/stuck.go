@@ -34,6 +34,9 @@ const (
 // slowTimeout bounds a read that makes progress, as on a busy machine.
 const slowTimeout = 2 * time.Second
 
+// resumeTimeout is how long a read may wait in addition: if this process itself was stopped, its timers are over before its reads.
+const resumeTimeout = 10 * time.Millisecond
+
 // lock is what a read about a process may wait for.
 type lock string
 
@@ -182,6 +185,7 @@ func ask[T any](q question, f func(*read) T) (answer T, o outcome) {
 	}()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+	resumed := false
 	for began, before := time.Now(), int64(0); ; {
 		select {
 		case answer = <-done:
@@ -189,9 +193,14 @@ func ask[T any](q question, f func(*read) T) (answer T, o outcome) {
 		case <-timer.C:
 		}
 		now := r.progress.Load()
-		if now > before && time.Since(began) < slowTimeout {
+		switch {
+		case now > before && time.Since(began) < slowTimeout:
 			before = now
 			timer.Reset(wait)
+			continue
+		case !resumed:
+			resumed = true
+			timer.Reset(resumeTimeout)
 			continue
 		}
 		o = silent

@@ -3,6 +3,7 @@ package tasks
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -387,13 +388,25 @@ func TestStatsInATerminal(t *testing.T) {
 	}
 }
 
-// TestNeedsRoot: records hold environments, and are root's.
-func TestNeedsRoot(t *testing.T) {
+// TestTasksOfRoot: records hold environments, and a user sees none of root's.
+func TestTasksOfRoot(t *testing.T) {
 	s := startServer(t, "dgx-h100", "v2", "crun")
-	for _, words := range [][]string{{"ps"}, {"stop", "x"}, {"exec", "x", "ls"}, {"inspect", "x"}, {"stats"}, {"logs", "x"}} {
-		got := s.Run(t, s.Command("setpriv", append([]string{"--reuid", "1000", "--clear-groups", s.Berth}, words...)...))
-		if got.Code == 0 || got.Out != "" || got.Err != "berth: this needs root, and runs as user 1000: use sudo\n" {
+	id := s.detach(t, rig.ImagePath(t, "busybox"), "sleep", "1000")
+	home := t.TempDir()
+	rig.Must(t, os.Chmod(filepath.Dir(home), 0o755))
+	rig.Must(t, os.Chmod(filepath.Dir(s.Berth), 0o755)) // the user runs it too
+	rig.Must(t, os.Chown(home, 1000, 1000))
+	user := []string{"--reuid", "1000", "--clear-groups", "env", "HOME=" + home, s.Berth}
+	for _, words := range [][]string{{"stop", id}, {"kill", id}, {"exec", id, "ls"}, {"inspect", id}, {"stats", id}, {"logs", id}, {"attach", id}, {"rm", "-f", id}} {
+		got := s.Run(t, s.Command("setpriv", slices.Concat(user, words)...))
+		if missing := strings.Contains(got.Err, "there is no such task"); got.Code == 0 && words[0] != "rm" || words[0] != "rm" && !missing || strings.Contains(got.Out, "sleep") {
 			t.Errorf("berth %q: %+v", words, got)
 		}
+	}
+	if got := s.Run(t, s.Command("setpriv", slices.Concat(user, []string{"ps", "-aq"})...)); got != (rig.Said{}) {
+		t.Errorf("berth ps: %+v", got)
+	}
+	if got := s.RunBerth(t, "ps", "-q", "--no-trunc"); got.Out != id+"\n" {
+		t.Errorf("root's task is gone: %+v", got)
 	}
 }

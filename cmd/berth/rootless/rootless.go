@@ -79,7 +79,11 @@ const helperFD = 3
 // run runs a child in a user namespace. files are more file descriptors for it.
 func run(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File) error {
 	// Nobody else may execute files of images, which keep their set-uid bits.
-	if err := errors.Join(os.MkdirAll(conf.TaskData(), 0o700), os.Chmod(conf.TaskData(), 0o700)); err != nil {
+	err := os.MkdirAll(conf.TaskData(), 0o700)
+	if err == nil {
+		err = os.Chmod(conf.TaskData(), 0o700)
+	}
+	if err != nil {
 		// Not wrapped: more rights are no advice.
 		return verb.WithBerthCode(fmt.Errorf("there is no place for this user's tasks and images: %v; set XDG_DATA_HOME to a directory of this user's", err)) //nolint:errorlint // see above
 	}
