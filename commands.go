@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -171,14 +172,15 @@ func listCommandCgroups(tree cgroup.Hierarchy) (all []string, err error) {
 	return all, nil
 }
 
-// listCommandChildren returns the cgroups of commands that are children of a cgroup, which needn't exist.
+// listCommandChildren returns the cgroups of commands that are children of a cgroup, none if it doesn't exist, or if this process
+// isn't root and can't read it.
 func listCommandChildren(tree cgroup.Hierarchy, parent string) (groups []string, err error) {
 	dir, err := tree.Dir(parent)
 	if err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil && !cgroup.IsGone(err) {
+	if err != nil && !cgroup.IsGone(err) && !errors.Is(err, fs.ErrPermission) {
 		return nil, err
 	}
 	for _, e := range entries {
