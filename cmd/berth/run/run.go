@@ -32,10 +32,11 @@ import (
 // Command is berth run.
 func Command() *cli.Command {
 	return &cli.Command{
-		Name:         "run",
-		Usage:        "run a container with GPUs of its own",
-		ArgsUsage:    "IMAGE [COMMAND [ARG…]]",
-		Description:  "The container's files are removed at its end. Those of a detached task are kept until berth rm.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
+		Name:      "run",
+		Usage:     "run a container with GPUs of its own",
+		ArgsUsage: "IMAGE [COMMAND [ARG…]]",
+		Description: "The container's files are removed at its end. Those of a detached task are kept until berth rm.\n\n" +
+			"Users without root run tasks of their own where the admin has started berth-broker. Inside, such a\ntask has root alone, who is the user outside. Gangs need root.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
 		OnUsageError: verb.WrongUsage,
 		BashComplete: backend.CompleteImages,
 		Action:       run,
