@@ -53,15 +53,15 @@ func (t *task) describeContainer(img *image.Image, root *os.File) (spec.Containe
 	return c, spec.CheckMountPoints(root, c.Files, c.Mounts)
 }
 
-// checkUser returns an error for a user whom a user namespace with one id doesn't have.
+// checkUser returns an error if the user namespace has no mapping for the container's user.
 func (t *task) checkUser(u rootfs.User) error {
 	if !t.h.UserNamespace || u.UID == 0 && u.GID == 0 {
 		return nil
 	}
 	if t.o.User == "" {
-		return fmt.Errorf("the image %s runs as user %d:%d, and without root a task has user 0 alone, who is you outside: add --user 0", t.o.Image, u.UID, u.GID)
+		return fmt.Errorf("the image %s runs as user %d:%d, and a task without root on the host has only user 0, which is your own user outside: add --user 0", t.o.Image, u.UID, u.GID)
 	}
-	return fmt.Errorf("--user %s: without root a task has user 0 alone, who is you outside", t.o.User)
+	return fmt.Errorf("--user %s: a task without root on the host has only user 0, which is your own user outside", t.o.User)
 }
 
 // checkPaths creates the working directory unless a volume will cover it, and returns an error if

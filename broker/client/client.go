@@ -127,7 +127,7 @@ func (c Client) View(ctx context.Context) (view ledger.View, err error) {
 
 // exchange sends a request, and passes the replies to receive until that is true. An error of the broker's is returned.
 func (c Client) exchange(ctx context.Context, r protocol.Request, receive func(protocol.Reply) bool) error {
-	conn, err := c.dial(ctx)
+	conn, err := c.dialBroker(ctx)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("%w at %s", ErrNoBroker, c.Socket)
@@ -157,7 +157,7 @@ func (c Client) exchange(ctx context.Context, r protocol.Request, receive func(p
 	}
 }
 
-func (c Client) dial(ctx context.Context) (net.Conn, error) {
+func (c Client) dialBroker(ctx context.Context) (net.Conn, error) {
 	if c.Connect != nil {
 		return c.Connect(ctx)
 	}

@@ -29,7 +29,7 @@ func WaitsForStart(proc string, pid int, start uint64) bool {
 
 // holdsStartFIFO reports whether a process has a FIFO open that is called exec.fifo and wasn't removed.
 func holdsStartFIFO(proc string, pid int) bool {
-	holds, err := bound(proc, pid, func() (bool, error) { return findStartFIFO(proc, pid), nil })
+	holds, err := readBounded(proc, pid, func() (bool, error) { return findStartFIFO(proc, pid), nil })
 	return holds && err == nil
 }
 

@@ -75,7 +75,7 @@ func (s *DeviceSearch) searchProcess(pid int) (open []uint64, all bool) {
 		s.left[who] = maxFiles
 	}
 	err = listFiles(s.proc, pid, func(f OpenFile) bool {
-		if !s.spend(who, 1) {
+		if !s.countFiles(who, 1) {
 			return false
 		}
 		// A descriptor made with O_PATH uses no device, and needs no right to open it.
@@ -88,7 +88,7 @@ func (s *DeviceSearch) searchProcess(pid int) (open []uint64, all bool) {
 		return nil, false
 	}
 	mapped, size, all := s.mapped.listDevices(s.proc, pid, max(0, min(s.left[who], s.leftAll))*mapsPerFile)
-	s.spend(who, (size+mapsPerFile-1)/mapsPerFile)
+	s.countFiles(who, (size+mapsPerFile-1)/mapsPerFile)
 	if !all {
 		return nil, false
 	}
@@ -117,8 +117,8 @@ func (s *DeviceSearch) tenantOf(pid int) (who tenant, err error) {
 	return tenant{where: where}, nil
 }
 
-// spend counts files of a tenant. It returns false if there are more than may be looked at.
-func (s *DeviceSearch) spend(who tenant, files int) bool {
+// countFiles counts files of a tenant. It returns false if there are more than may be looked at.
+func (s *DeviceSearch) countFiles(who tenant, files int) bool {
 	s.left[who] -= files
 	s.leftAll -= files
 	return s.left[who] >= 0 && s.leftAll >= 0
@@ -127,7 +127,7 @@ func (s *DeviceSearch) spend(who tenant, files int) bool {
 // accountableUser returns the real user of a process. For a process in a user namespace of its own that is the user who has made the
 // namespace, as this process sees it, because such a process can have many user ids.
 func accountableUser(proc string, pid int) (uid int, err error) {
-	if uid, err = bound(proc, pid, func() (int, error) {
+	if uid, err = readBounded(proc, pid, func() (int, error) {
 		return namespaceOwner(proc+"/"+strconv.Itoa(pid)+"/ns/user", proc+"/self/ns/user")
 	}); err != nil || uid >= 0 {
 		return uid, err

@@ -81,7 +81,7 @@ func (m *mappedDevices) lookUp(proc string, thread int, files []mapping) (number
 		return numbers, true
 	}
 	dir := proc + "/" + strconv.Itoa(thread)
-	found, o := ask(question{proc, thread, mapFilesLock}, func(r *read) lookup { return r.lookUp(dir, unseen) })
+	found, o := readInBackground(question{proc, thread, mapFilesLock}, func(r *read) lookup { return r.lookUp(dir, unseen) })
 	if o != answered {
 		return numbers, false
 	}
@@ -132,7 +132,7 @@ type mapsText struct {
 // readMaps reads the mappings of a process or thread. It stops after more than limit bytes.
 func readMaps(proc string, id, limit int) mapsText {
 	path := proc + "/" + strconv.Itoa(id) + "/maps"
-	text, o := ask(question{proc, id, mapsLock}, func(r *read) mapsText { return r.readText(path, limit) })
+	text, o := readInBackground(question{proc, id, mapsLock}, func(r *read) mapsText { return r.readText(path, limit) })
 	switch o {
 	case silent:
 		return mapsText{stuck: true}

@@ -97,7 +97,7 @@ func listFiles(proc string, pid int, yield func(OpenFile) bool) error {
 		}
 		if some { // the first thread has no descriptors if it has ended before the others
 			var shared bool
-			if shared, err = bound(proc, pid, func() (bool, error) { return shareFiles(pid, id) || shareFiles(last, id), nil }); shared {
+			if shared, err = readBounded(proc, pid, func() (bool, error) { return shareFiles(pid, id) || shareFiles(last, id), nil }); shared {
 				continue
 			}
 		}
@@ -147,7 +147,7 @@ func (l descriptorList) readDirectory(d *os.File, dir string) (some bool, err er
 		names, end := d.Readdirnames(descriptorsAtOnce) // the error is that there are no more, or that the process has ended
 		some = some || len(names) > 0
 		if len(names) > 0 {
-			files, err := bound(l.proc, l.pid, func() ([]OpenFile, error) { return l.describe(d, dir, names), nil })
+			files, err := readBounded(l.proc, l.pid, func() ([]OpenFile, error) { return l.describeFiles(d, dir, names), nil })
 			if err != nil {
 				return some, err
 			}
@@ -163,8 +163,8 @@ func (l descriptorList) readDirectory(d *os.File, dir string) (some bool, err er
 	}
 }
 
-// describe returns the files of descriptors. d is the directory of the descriptors in dir.
-func (l descriptorList) describe(d *os.File, dir string, names []string) (files []OpenFile) {
+// describeFiles returns the files of descriptors. d is the directory of the descriptors in dir.
+func (l descriptorList) describeFiles(d *os.File, dir string, names []string) (files []OpenFile) {
 	files = make([]OpenFile, 0, len(names))
 	for _, name := range names {
 		var st unix.Statx_t

@@ -54,7 +54,7 @@ func Namespace(proc string, pid int) (uint64, error) { return NamespaceOf(proc, 
 // NamespaceOf is Namespace for a namespace of another kind, named as in /proc/PID/ns.
 func NamespaceOf(proc string, pid int, kind string) (uint64, error) {
 	path := proc + "/" + strconv.Itoa(pid) + "/ns/" + kind
-	return bound(proc, pid, func() (inode uint64, err error) {
+	return readBounded(proc, pid, func() (inode uint64, err error) {
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err != nil {
 			return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
@@ -67,7 +67,7 @@ func NamespaceOf(proc string, pid int, kind string) (uint64, error) {
 // that can't be read.
 func ReadLink(proc string, pid int, name string) (string, error) {
 	path := proc + "/" + strconv.Itoa(pid) + "/" + name
-	return bound(proc, pid, func() (string, error) { return os.Readlink(path) })
+	return readBounded(proc, pid, func() (string, error) { return os.Readlink(path) })
 }
 
 // maxCommandLine bounds ReadCommandLine, in bytes.
@@ -77,7 +77,7 @@ const maxCommandLine = 1 << 20
 // change. The error Is ErrStuck if they can't be read.
 func ReadCommandLine(proc string, pid int) ([]byte, error) {
 	path := proc + "/" + strconv.Itoa(pid) + "/cmdline"
-	got, o := ask(question{proc, pid, mapFilesLock}, func(*read) (r result[[]byte]) {
+	got, o := readInBackground(question{proc, pid, mapFilesLock}, func(*read) (r result[[]byte]) {
 		r.value, r.err = smallfile.Read(path, maxCommandLine)
 		return r
 	})

@@ -61,7 +61,7 @@ const (
 // fs.ErrNotExist if there is no such process, and ErrStuck if it can't be read.
 func readFields(proc string, pid int) ([]string, error) {
 	path := proc + "/" + strconv.Itoa(pid) + "/stat"
-	data, err := bound(proc, pid, func() ([]byte, error) { return smallfile.Read(path, maxStat) })
+	data, err := readBounded(proc, pid, func() ([]byte, error) { return smallfile.Read(path, maxStat) })
 	if errors.Is(err, unix.ESRCH) { // the process ended after the file was opened
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}

@@ -88,8 +88,8 @@ type read struct {
 	progress  atomic.Int64
 }
 
-// begin returns how long a read may wait. The outcome isn't answered if an earlier one waits still, or too many do.
-func (s *stuckReads) begin(q question) (wait time.Duration, o outcome) {
+// beginRead returns how long a read may wait. The outcome isn't answered if an earlier one waits still, or too many do.
+func (s *stuckReads) beginRead(q question) (wait time.Duration, o outcome) {
 	s.mu.Lock()
 	count, earlier := s.count, s.waiting[q]
 	s.mu.Unlock()
@@ -110,8 +110,8 @@ func (s *stuckReads) begin(q question) (wait time.Duration, o outcome) {
 	return stuckTimeout2, answered
 }
 
-// end notes the end of a read.
-func (s *stuckReads) end(r *read) {
+// endRead notes the end of a read.
+func (s *stuckReads) endRead(r *read) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.ended = true
@@ -168,19 +168,19 @@ func ownerOf(proc string, pid int) string {
 	return uid + " " + string(groups)
 }
 
-// ask calls f in the background and returns its result. If it doesn't come in time, it is given up: until f has returned, the same
+// readInBackground calls f in the background and returns its result. If it doesn't come in time, it is given up: until f has returned, the same
 // question is answered at once with the same outcome. f can note progress, and should return soon once the read is abandoned.
-func ask[T any](q question, f func(*read) T) (answer T, o outcome) {
+func readInBackground[T any](q question, f func(*read) T) (answer T, o outcome) {
 	if q.pid == os.Getpid() { // it isn't stuck
 		return f(&read{question: q}), answered
 	}
-	wait, o := stuck.begin(q)
+	wait, o := stuck.beginRead(q)
 	if o != answered {
 		return answer, o
 	}
 	r, done := &read{question: q}, make(chan T, 1)
 	go func() {
-		defer stuck.end(r)
+		defer stuck.endRead(r)
 		done <- f(r)
 	}()
 	timer := time.NewTimer(wait)
@@ -220,9 +220,9 @@ type result[T any] struct {
 	err   error
 }
 
-// bound calls f, which reads what procfs shows of a process. If f waits for the process, the error is ErrStuck.
-func bound[T any](proc string, pid int, f func() (T, error)) (value T, err error) {
-	got, o := ask(question{proc, pid, execLock}, func(*read) (r result[T]) {
+// readBounded calls f, which reads what procfs shows of a process. If f waits for the process, the error is ErrStuck.
+func readBounded[T any](proc string, pid int, f func() (T, error)) (value T, err error) {
+	got, o := readInBackground(question{proc, pid, execLock}, func(*read) (r result[T]) {
 		r.value, r.err = f()
 		return r
 	})

@@ -59,7 +59,7 @@ func (s stuckProcesses) add(pid, uid int) {
 func (s stuckProcesses) read(pid int) time.Duration {
 	s.Helper()
 	began := time.Now()
-	if _, err := bound(s.proc, pid, func() (int, error) { <-s.released; return 1, nil }); !errors.Is(err, ErrStuck) {
+	if _, err := readBounded(s.proc, pid, func() (int, error) { <-s.released; return 1, nil }); !errors.Is(err, ErrStuck) {
 		s.Errorf("a read about stuck process %d: %v", pid, err)
 	}
 	return time.Since(began)
@@ -69,7 +69,7 @@ func (s stuckProcesses) read(pid int) time.Duration {
 func (s stuckProcesses) answers(pid int) {
 	s.Helper()
 	want := errors.New("an error")
-	got, err := bound(s.proc, pid, func() (int, error) { return 7, want })
+	got, err := readBounded(s.proc, pid, func() (int, error) { return 7, want })
 	if got != 7 || !errors.Is(err, want) {
 		s.Errorf("of process %d: %d, %v", pid, got, err)
 	}
@@ -129,7 +129,7 @@ func TestMostStuck(t *testing.T) {
 func TestSlowRead(t *testing.T) {
 	s := newStuckProcesses(t)
 	q := question{s.proc, 1 << 23, mapsLock}
-	got, o := ask(q, func(r *read) int {
+	got, o := readInBackground(q, func(r *read) int {
 		for range 6 {
 			time.Sleep(stuckTimeout / 4)
 			r.progress.Add(1)
@@ -140,12 +140,12 @@ func TestSlowRead(t *testing.T) {
 		t.Errorf("a slow read: %d, outcome %d", got, o)
 	}
 	for range 2 {
-		if _, o := ask(q, func(r *read) int { r.progress.Add(1); <-s.released; return 7 }); o != slow {
+		if _, o := readInBackground(q, func(r *read) int { r.progress.Add(1); <-s.released; return 7 }); o != slow {
 			t.Errorf("a read that stops in the middle: outcome %d", o)
 		}
 	}
 	q.lock = execLock
-	if _, o := ask(q, func(*read) int { return 0 }); o != answered {
+	if _, o := readInBackground(q, func(*read) int { return 0 }); o != answered {
 		t.Error("a read that waits for another lock isn't tried")
 	}
 }

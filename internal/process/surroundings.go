@@ -29,7 +29,7 @@ func ReadSurroundings(proc, pid string) (s Surroundings, err error) {
 	if err != nil {
 		return readSurroundings(proc + "/" + pid)
 	}
-	return bound(proc, id, func() (Surroundings, error) { return readSurroundings(proc + "/" + pid) })
+	return readBounded(proc, id, func() (Surroundings, error) { return readSurroundings(proc + "/" + pid) })
 }
 
 func readSurroundings(dir string) (s Surroundings, err error) {

@@ -1,8 +1,8 @@
 // Package userns is about user namespaces, in which an ordinary user can start containers.
 //
-// Root of such a namespace is the user outside, with one id: files of the user belong to root inside, and files of
-// others to nobody. It may mount and make namespaces, but neither make device nodes, nor exceed the user's limits, nor
-// take another user's id.
+// Such a namespace maps one id: the user is root inside. Files of the user belong to root there, and all others to the
+// user nobody. Root inside may mount file systems and create namespaces. It can't create device nodes, exceed the
+// user's limits or change to another user.
 package userns
 
 import (

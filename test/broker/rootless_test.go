@@ -84,7 +84,7 @@ func TestRunAsUser(t *testing.T) {
 		code  int
 		err   string
 	}{
-		{"another user", []string{"run", "--user", "1000", busybox, "true"}, 125, "berth: --user 1000: without root a task has user 0 alone, who is you outside\n"},
+		{"another user", []string{"run", "--user", "1000", busybox, "true"}, 125, "berth: --user 1000: a task without root on the host has only user 0, which is your own user outside\n"},
 		{"no such command", []string{"run", busybox, "nothing"}, 127, "berth: command not found: \"nothing\" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)\n"},
 		{"too many devices", []string{"run", "--gpus", "9", busybox, "true"}, 125, "berth: request 9: node has 8 GPUs, 9 asked; berth gpus lists the node's devices\n"},
 		{"busy devices", []string{"run", "--gpus", "8", busybox, "true"}, 75, ""},
@@ -144,7 +144,7 @@ func TestDetachedTaskOfUser(t *testing.T) {
 	n.wantSaid("logs", h.berth("logs", "job"), rig.Said{Out: "begins\nends\n"})
 	n.wantSaid("logs", h.berth("logs", "next"), rig.Said{Out: "1\n"})
 	n.wantSaid("rm", h.berth("rm", "job", "next"), rig.Said{Out: "job\nnext\n"})
-	// Nobody asks for devices any more, and the leases end.
+	// No other request follows: the broker ends the leases.
 	rig.WaitUntil(t, "the leases have ended", func() bool { return len(n.Leases(t)) == 0 })
 	h.wantClean()
 }

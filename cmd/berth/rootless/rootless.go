@@ -54,7 +54,7 @@ func Wrap(action cli.ActionFunc) cli.ActionFunc {
 func Run(c *cli.Context, conf berth.Config) error {
 	cmd := exec.Cmd{Args: os.Args}
 	userns.Enter(&cmd)
-	return run(c, conf, cmd)
+	return runChild(c, conf, cmd)
 }
 
 // RunInside is Run in an existing user namespace of this user's.
@@ -70,14 +70,14 @@ func RunInside(c *cli.Context, conf berth.Config, namespace *os.File) error {
 	}
 	const fd = helperFD + 1
 	args := []string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", fd), "--preserve-credentials", "--", self}
-	return run(c, conf, exec.Cmd{Path: nsenter, Args: append(args, os.Args[1:]...)}, namespace)
+	return runChild(c, conf, exec.Cmd{Path: nsenter, Args: append(args, os.Args[1:]...)}, namespace)
 }
 
 // helperFD is the child's file descriptor of its socket.
 const helperFD = 3
 
-// run runs a child in a user namespace. files are more file descriptors for it.
-func run(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File) error {
+// runChild runs a child in a user namespace. files are more file descriptors for it.
+func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File) error {
 	// Nobody else may execute files of images, which keep their set-uid bits.
 	err := os.MkdirAll(conf.TaskData(), 0o700)
 	if err == nil {
@@ -95,7 +95,7 @@ func run(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File) err
 	cmd.Env = append(os.Environ(), verb.HelperVariable+"="+strconv.Itoa(helperFD))
 	cmd.ExtraFiles = append([]*os.File{theirs}, files...)
 	h := helper{conn: own, broker: protocol.SocketPath(conf.State), leases: make(chan heldLease, 1), served: make(chan bool)}
-	go h.serve()
+	go h.serveChild()
 	err = verb.RunSelf(c.Context, cmd, unix.SIGTERM) // which ends the task
 	_ = theirs.Close()                               // a copy
 	// The socket ends with the child, unless a detached task has it, which sends nothing more.
@@ -157,11 +157,11 @@ type helper struct {
 	conn   *net.UnixConn
 	broker string         // the broker's socket
 	leases chan heldLease // gets the child's lease
-	served chan bool      // closed at the end of serve
+	served chan bool      // closed at the end of serveChild
 }
 
-// serve answers the child until the connection is closed.
-func (h helper) serve() {
+// serveChild answers the child until the connection is closed.
+func (h helper) serveChild() {
 	defer close(h.served)
 	for buffer := make([]byte, maxMessage); ; {
 		n, err := h.conn.Read(buffer)
@@ -170,7 +170,7 @@ func (h helper) serve() {
 		}
 		message := string(buffer[:n])
 		if message == connectMessage {
-			if err := h.connect(); err != nil {
+			if err := h.sendConnection(); err != nil {
 				return // the child is gone
 			}
 			continue
@@ -185,8 +185,8 @@ func (h helper) serve() {
 	}
 }
 
-// connect connects to the broker, and sends the connection to the child.
-func (h helper) connect() error {
+// sendConnection connects to the broker, and sends the connection to the child.
+func (h helper) sendConnection() error {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.broker, Net: "unix"})
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
@@ -241,10 +241,12 @@ func (s *Session) Share(fd int) (*os.File, string, error) {
 }
 
 // Client returns a client of the broker, for requests with Descendant.
-func (s *Session) Client() client.Client { return client.Client{Socket: s.socket, Connect: s.connect} }
+func (s *Session) Client() client.Client {
+	return client.Client{Socket: s.socket, Connect: s.receiveConnection}
+}
 
-// connect returns a connection to the broker. Its caller is the process outside.
-func (s *Session) connect(context.Context) (net.Conn, error) {
+// receiveConnection returns a connection to the broker. Its caller is the process outside.
+func (s *Session) receiveConnection(context.Context) (net.Conn, error) {
 	if _, err := s.conn.Write([]byte(connectMessage)); err != nil {
 		return nil, fmt.Errorf("ask the process outside of the user namespace: %w", err)
 	}

@@ -294,7 +294,6 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 	case err != nil:
 		return verb.ExitBerth, err
 	case inNamespace:
-		o.Inspect = nil // leases are the broker's to end
 		if err := connectBroker(c.Context, conf, o, session, "", r.Wait); err != nil {
 			return verb.ExitBerth, err
 		}

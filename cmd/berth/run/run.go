@@ -36,7 +36,7 @@ func Command() *cli.Command {
 		Usage:     "run a container with GPUs of its own",
 		ArgsUsage: "IMAGE [COMMAND [ARG…]]",
 		Description: "The container's files are removed at its end. Those of a detached task are kept until berth rm.\n\n" +
-			"Users without root run tasks of their own where the admin has started berth-broker. Inside, such a\ntask has root alone, who is the user outside. Gangs need root.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
+			"Users without root run tasks of their own where the admin has started berth-broker. Such a task\nhas only user 0, which is the user outside. Gangs need root.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
 		OnUsageError: verb.WrongUsage,
 		BashComplete: backend.CompleteImages,
 		Action:       run,
@@ -119,7 +119,7 @@ func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
 			return err
 		}
 	}
-	return launch(c, conf, o)
+	return launchTask(c, conf, o)
 }
 
 // runInNamespace runs a task as root of a user namespace.
@@ -135,7 +135,7 @@ func runInNamespace(c *cli.Context, conf berth.Config, o launcher.Options, sessi
 	if err := connectBroker(c.Context, conf, &o, session, outer, waiting.Limit(c)); err != nil {
 		return err
 	}
-	return launch(c, conf, o)
+	return launchTask(c, conf, o)
 }
 
 // outlivesError refuses a detached task with the lease of a berth alloc around it.
@@ -143,8 +143,8 @@ func outlivesError(lease string) error {
 	return fmt.Errorf("a detached task would outlive the lease %s of the berth alloc around this process; unset BERTH_LEASE to take one of its own", lease)
 }
 
-// launch runs a task in the foreground.
-func launch(c *cli.Context, conf berth.Config, o launcher.Options) error {
+// launchTask runs a task in the foreground.
+func launchTask(c *cli.Context, conf berth.Config, o launcher.Options) error {
 	if err := c.Err(); err != nil { // a signal that came before the launcher handles signals
 		return err
 	}

@@ -2,7 +2,6 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -30,7 +29,7 @@ type userLease struct {
 }
 
 // Acquire takes a lease for this process, which the broker moves into the lease's cgroup. The process outside ends it, or, for a
-// detached task, the request that finds that the cgroup is empty.
+// detached task, the broker when the cgroup is empty.
 func (l userLease) Acquire(ctx context.Context, owner ledger.Owner, r request.Request, queued func()) (ledger.Lease, error) {
 	granted, err := l.session.Client().Acquire(ctx, protocol.Acquire{
 		Request: r.String(), WaitSeconds: l.wait.Seconds(), Name: owner.Name, Command: owner.Command, Descendant: os.Getpid(),
@@ -110,5 +109,5 @@ func findUserLease(ctx context.Context, node *berth.Node, session *rootless.Sess
 			return l.Lease, nil
 		}
 	}
-	return ledger.Lease{}, fmt.Errorf("this process is not part of lease %.20q: %w", id, errors.New("unset BERTH_LEASE to take a lease of its own"))
+	return ledger.Lease{}, fmt.Errorf("this process is not part of lease %.20q; unset BERTH_LEASE to take a lease of its own", id)
 }
