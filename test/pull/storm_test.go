@@ -114,7 +114,7 @@ func (s storm) startAndKill(within time.Duration) (killed int) {
 			switch foreground := words[0] == "run" && i%8 < 3; {
 			case code == -1:
 				killed++
-			case code == 75 && strings.Contains(errs.String(), "busy"), code == 125 && strings.Contains(errs.String(), "named-"):
+			case code == 75 && strings.Contains(errs.String(), "; held: "), code == 125 && strings.Contains(errs.String(), "named-"):
 				// what was killed has its GPU or its name still
 			case code != 0, foreground && strings.TrimSpace(out.String()) != "whole":
 				s.t.Errorf("berth %q: code %d: %s%s", words, code, &out, &errs)
