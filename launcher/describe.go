@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/spec"
@@ -53,15 +54,16 @@ func (t *task) describeContainer(img *image.Image, root *os.File) (spec.Containe
 	return c, spec.CheckMountPoints(root, c.Files, c.Mounts)
 }
 
-// checkUser returns an error if the user namespace has no mapping for the container's user.
+// checkUser returns an error if the user namespace doesn't have the container's user.
 func (t *task) checkUser(u rootfs.User) error {
-	if !t.h.UserNamespace || u.UID == 0 && u.GID == 0 {
+	if !t.h.UserNamespace || userns.HasUser(u.UID) && userns.HasGroup(u.GID) {
 		return nil
 	}
+	const reason = "a task without root on the host has user 0, which is your own user outside, and others only by the subordinate ids of /etc/subuid and /etc/subgid and the program newuidmap"
 	if t.o.User == "" {
-		return fmt.Errorf("the image %s runs as user %d:%d, and a task without root on the host has only user 0, which is your own user outside: add --user 0", t.o.Image, u.UID, u.GID)
+		return fmt.Errorf("the image %s runs as user %d:%d, and %s: add --user 0, or ask the admin for such ids", t.o.Image, u.UID, u.GID, reason)
 	}
-	return fmt.Errorf("--user %s: a task without root on the host has only user 0, which is your own user outside", t.o.User)
+	return fmt.Errorf("--user %s: %s", t.o.User, reason)
 }
 
 // checkPaths creates the working directory unless a volume will cover it, and returns an error if

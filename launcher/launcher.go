@@ -28,7 +28,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -265,7 +264,7 @@ func cancelIfUngrantable(ctx context.Context, programs func() (map[string]string
 	return err
 }
 
-func (o Options) imageStore() image.Store { return image.Store{Dir: filepath.Join(o.Data, "images")} }
+func (o Options) imageStore() image.Store { return image.StoreIn(o.Data) }
 
 // checkImage returns an error if the task is to write to an image that can't be written. A
 // directory on a read-only mount has to be refused here, because crun would write to it.

@@ -25,6 +25,7 @@ need sysctl procps
 need mkfs.xfs xfsprogs # file systems of test/faults
 need mkfs.btrfs btrfs-progs
 need bindfs bindfs
+need newuidmap uidmap
 need zsh zsh # whose completions are tried
 need fish fish
 # make package alone cross-compiles.

@@ -2,6 +2,9 @@ package process
 
 import (
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -48,10 +51,14 @@ func exitInfo(pidfd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(i.Exit_code), err == nil && i.Mask&unix.PIDFD_INFO_EXIT != 0
 }
 
-// zombieStatus reads the exit code of a zombie from /proc/PID/stat, which needs root.
+// zombieStatus reads the exit code of a zombie from /proc/PID/stat. It is false for a process that this one may not trace: the kernel shows
+// 0 for its code. Source: proc_pid_stat(5), exit_code; ptrace(2), PTRACE_MODE_READ_FSCREDS, which the links of /proc/PID/ns need, too.
 func zombieStatus(proc string, pid int) (unix.WaitStatus, bool) {
 	fields, err := readFields(proc, pid)
 	if err != nil || len(fields) <= exitCodeField || fields[stateField] != "Z" {
+		return 0, false
+	}
+	if _, err := os.Readlink(filepath.Join(proc, strconv.Itoa(pid), "ns/user")); errors.Is(err, fs.ErrPermission) {
 		return 0, false
 	}
 	code, err := strconv.Atoi(fields[exitCodeField])

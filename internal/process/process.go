@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // Start returns when a process started, in clock ticks since the host's boot, read from procfs mounted
@@ -134,12 +135,7 @@ func Parent(proc string, pid int) (int, error) {
 // devices and cgroups. proc is where procfs is mounted.
 func HostRoot(proc string) (bool, error) {
 	ids, err := smallfile.Read(proc+"/self/uid_map", maxStat)
-	return os.Geteuid() == 0 && isIdentityMap(string(ids)), err
-}
-
-// isIdentityMap reports whether a uid_map maps each user to itself, as outside of all user namespaces.
-func isIdentityMap(ids string) bool {
-	return slices.Equal(strings.Fields(ids), []string{"0", "0", "4294967295"})
+	return os.Geteuid() == 0 && userns.IsInitial(string(ids)), err
 }
 
 // HandlesSignal reports whether a process handles, ignores or blocks a signal (processes that use sigwait or

@@ -1,15 +1,14 @@
 // Package userns is about user namespaces, in which an ordinary user can start containers.
 //
-// Such a namespace maps one id: the user is root inside. Files of the user belong to root there, and all others to the
-// user nobody. Root inside may mount file systems and create namespaces. It can't create device nodes, exceed the
-// user's limits or change to another user.
+// The user is root inside: files of the user belong to root there. The user's subordinate ids, which the admin gives in
+// /etc/subuid and /etc/subgid, are the other users and groups. Files of all others belong to the user nobody. Root inside may mount file
+// systems and create namespaces. It can't create device nodes, exceed the user's limits or change to a user that it
+// doesn't have.
 package userns
 
 import (
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -35,20 +34,15 @@ func readOuterUID() int {
 }
 
 func parseOuterUID(uidMap string) int {
-	for line := range strings.Lines(uidMap) {
-		f := strings.Fields(line) // see user_namespaces(7): first id inside, first id outside, length
-		if len(f) != 3 || f[0] == "0" && f[1] == "0" && f[2] == "4294967295" {
-			break
-		}
-		if uid, err := strconv.Atoi(f[1]); err == nil && f[0] == "0" {
-			return uid
-		}
+	m := parseIDMap(uidMap)
+	if uid, found := m.outer(0); found && !m.isIdentity() {
+		return int(uid) //nolint:gosec // 32 bits
 	}
 	return -1
 }
 
-// Enter makes a command start as root of a user namespace of its own, and in a mount namespace. Its groups stay, and
-// can't be changed.
+// Enter makes a command start as root of a user namespace of its own that has no other user, and in a mount namespace. Its
+// groups stay, and can't be changed.
 func Enter(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

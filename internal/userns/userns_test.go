@@ -1,6 +1,9 @@
 package userns
 
-import "testing"
+import (
+	"reflect"
+	"testing"
+)
 
 func TestParseOuterUID(t *testing.T) {
 	for _, tt := range []struct {
@@ -18,6 +21,49 @@ func TestParseOuterUID(t *testing.T) {
 	} {
 		if got := parseOuterUID(tt.uidMap); got != tt.want {
 			t.Errorf("%q: %d, want %d", tt.uidMap, got, tt.want)
+		}
+	}
+}
+
+func TestIsInitial(t *testing.T) {
+	for ids, want := range map[string]bool{
+		"         0          0 4294967295\n": true,
+		"0 1000 1\n":                         false,
+		"0 1000 1\n1 100000 65536\n":         false,
+		"0 0 4294967294\n":                   false,
+		"":                                   false,
+	} {
+		if got := IsInitial(ids); got != want {
+			t.Errorf("%q: %v", ids, got)
+		}
+	}
+}
+
+func TestOuterIDs(t *testing.T) {
+	m := parseIDMap("0 4711 1\n1 100000 65536\n")
+	for id, want := range map[uint64]uint64{0: 4711, 1: 100000, 65536: 165535, 65537: 0, 1 << 31: 0} {
+		if got, found := m.outer(id); got != want || found != (want > 0) {
+			t.Errorf("%d: %d, %v", id, got, found)
+		}
+	}
+}
+
+func TestSubordinateIDs(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		want       idMap
+	}{
+		{"by name", "bob:100000:65536\nalice:165536:65536\n", idMap{{0, 1000, 1}, {1, 165536, 65536}}},
+		{"by uid", "1000:165536:65536\n", idMap{{0, 1000, 1}, {1, 165536, 65536}}},
+		{"two ranges", "alice:165536:10\n1000:500000:20\n", idMap{{0, 1000, 1}, {1, 165536, 10}, {11, 500000, 20}}},
+		{"other names", "alice2:1:2\n#alice:1:2\nalic:1:2\n", idMap{{0, 1000, 1}}},
+		{"no ranges", "alice\nalice:1\nalice:x:1\nalice:1:0\nalice:1:2:3\nalice:-1:2\nalice:4294967295:1\nalice:1:4294967295\n", idMap{{0, 1000, 1}}},
+		{"too many", "alice:1:4294967290\nalice:1:20\n", idMap{{0, 1000, 1}, {1, 1, 4294967290}}},
+		{"empty", "", idMap{{0, 1000, 1}}},
+	} {
+		got := withRoot(1000, parseSubordinateIDs(tt.text, "1000", "alice"))
+		if !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }

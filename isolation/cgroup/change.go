@@ -75,13 +75,14 @@ func (h Hierarchy) Kill(ctx context.Context, path string) error {
 	if dir == filepath.Clean(h.Root) {
 		return fmt.Errorf("kill everything: %w: %q", ErrPath, path)
 	}
-	// cgroup.kill (Linux 5.14) also kills processes that are forked meanwhile. Without it, signals
-	// are sent repeatedly until the cgroup is empty.
-	if err := writeControl(filepath.Join(dir, "cgroup.kill"), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) && !IsGone(err) {
-		return fmt.Errorf("kill cgroup %s: %w", path, err)
-	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		if err := h.killOnce(path); err != nil {
+		// cgroup.kill (Linux 5.14) also kills processes that are forked meanwhile, and those of other users in a cgroup that
+		// was delegated to this one. Without it, signals are sent repeatedly until the cgroup is empty.
+		err := writeControl(filepath.Join(dir, "cgroup.kill"), "1")
+		if errors.Is(err, fs.ErrNotExist) {
+			err = h.killOnce(path)
+		}
+		if err != nil && !IsGone(err) {
 			return fmt.Errorf("kill cgroup %s: %w", path, err)
 		}
 		h.Thaw(path)

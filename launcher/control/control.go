@@ -128,6 +128,9 @@ func markStopped(store tasks.Store, t tasks.Task) error {
 func openProcess(store tasks.Store, p tasks.Process) (*supervise.Process, error) {
 	opened, err := supervise.OpenProcess(store.Proc, p.PID)
 	if store.Lives(p) {
+		if opened != nil {
+			opened.SendDenied = store.SendDenied
+		}
 		return opened, err
 	}
 	opened.Close()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/supervise"
@@ -141,6 +142,9 @@ func (o ExecOptions) setUser(p *specs.Process, root *os.File) error {
 		return err
 	}
 	p.User = specs.User{UID: u.UID, GID: u.GID, AdditionalGids: u.Groups}
+	if userns.IsInside() {
+		spec.RestrictGroups(&p.User)
+	}
 	if lookupEnv(p.Env, "HOME") == was.Home { // not set by the options or the image
 		p.Env = setEnv(p.Env, []string{"HOME=" + u.Home})
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/removetree"
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // Store is the directory of unpacked layers and of records of images.
@@ -47,6 +48,15 @@ type Store struct {
 	// Stall is how long another process may hold a layer without progress before this one takes the layer
 	// over; 0 means a minute.
 	Stall time.Duration
+}
+
+// StoreIn returns the store below a data directory. A user namespace without subordinate ids has a store of its own: in its layers all files
+// belong to the user.
+func StoreIn(data string) Store {
+	if userns.IsInside() && userns.HasUser(1) {
+		return Store{Dir: filepath.Join(data, "images-subids")}
+	}
+	return Store{Dir: filepath.Join(data, "images")}
 }
 
 // algorithms returns the names of the directories with layers.

@@ -123,6 +123,7 @@ func (m *monitor) findInit() bool {
 		m.initEnd.Set(0, process.ErrUnknownExit)
 		return false
 	}
+	p.SendDenied = m.killDenied
 	m.init, m.initEnd = p, p.Await()
 	return true
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -88,6 +89,15 @@ func (m *monitor) killProcesses() error {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	return m.cgroups.Kill(ctx, m.rec.Cgroup)
+}
+
+// killDenied kills the task in place of a signal that asks it to end and that this process may not send. A monitor that
+// has taken over a task without root is in another user namespace than the task.
+func (m *monitor) killDenied(_ int, sig syscall.Signal) error {
+	if sig != unix.SIGKILL && !supervise.AsksToEnd(sig) {
+		return unix.EPERM
+	}
+	return m.killProcesses()
 }
 
 // hasOwnLease reports whether the task has a lease of its own.

@@ -66,9 +66,8 @@ func ReadHost(cgroups string, userNamespace bool) (Host, error) {
 }
 
 func checkRoot(uid int, uidMap string, caps uint64) error {
-	f := strings.Fields(uidMap)
 	switch {
-	case len(f) != 3 || f[0] != "0" || f[1] != "0" || f[2] != "4294967295":
+	case !userns.IsInitial(uidMap):
 		return fmt.Errorf("%w: this is a user namespace, whose root can't set device rules", ErrNotRoot)
 	case uid != 0:
 		return fmt.Errorf("%w: this is user %d", ErrNotRoot, uid)

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // RestrictToUserNamespace changes the spec of a container so that root of a user namespace can start it. The runtime
@@ -14,11 +16,17 @@ import (
 // the machine can set them: a container can't make nodes either, and the device guard decides which ones open. sysfs belongs to
 // the owner of the network, and mqueue to that of the IPC namespace, so that of the host is bound.
 func RestrictToUserNamespace(s *specs.Spec) {
-	s.Process.User.AdditionalGids = nil // setgroups(2) is denied, and the user keeps their own groups
+	RestrictGroups(&s.Process.User)
+	if s.Annotations == nil {
+		s.Annotations = map[string]string{}
+	}
+	if s.Process.User.UID == 0 {
+		s.Annotations[keepGroups] = "1"
+	}
 	s.Linux.Resources.Devices = nil
 	for i, m := range s.Mounts {
 		switch {
-		case m.Type == "devpts": // the group tty isn't mapped
+		case m.Type == "devpts" && !userns.HasGroup(ttyGroup):
 			s.Mounts[i].Options = slices.DeleteFunc(slices.Clone(m.Options), func(o string) bool { return strings.HasPrefix(o, "gid=") })
 		case m.Type == "sysfs" && !hasNamespace(s, specs.NetworkNamespace):
 			s.Mounts[i] = bindOf(m, "/sys")
@@ -26,6 +34,22 @@ func RestrictToUserNamespace(s *specs.Spec) {
 			s.Mounts[i] = bindOf(m, "/dev/mqueue")
 		}
 	}
+}
+
+// ttyGroup is the group of terminals of the container, "gid=5" of its devpts.
+const ttyGroup = 5
+
+// keepGroups is an annotation by which crun keeps the groups of its caller, and sets none. runc knows no such, and drops the caller's
+// groups where the user namespace has others. Source: crun(1), "run.oci.keep_original_groups".
+const keepGroups = "run.oci.keep_original_groups"
+
+// RestrictGroups removes from the groups of a container's user those that this process's user namespace doesn't have. Root is the user
+// outside, whose groups it keeps.
+func RestrictGroups(u *specs.User) {
+	if u.UID == 0 {
+		u.AdditionalGids = nil
+	}
+	u.AdditionalGids = slices.DeleteFunc(slices.Clone(u.AdditionalGids), func(gid uint32) bool { return !userns.HasGroup(gid) })
 }
 
 func hasNamespace(s *specs.Spec, kind specs.LinuxNamespaceType) bool {

@@ -27,7 +27,9 @@ type Process struct {
 	pidfd     *os.File // nil after Close
 	killed    bool
 	killedFor syscall.Signal
-	askedAt   time.Time // when SendToCommand last sent a signal that asks to end, or SIGKILL; zero before
+	// SendDenied sends a signal that this process may not send; nil if nothing can.
+	SendDenied func(pidfd int, sig syscall.Signal) error
+	askedAt    time.Time // when SendToCommand last sent a signal that asks to end, or SIGKILL; zero before
 }
 
 // OpenProcess opens the process with this pid. proc is where procfs is mounted; "" means /proc.
@@ -96,6 +98,9 @@ func (p *Process) HasEnded() bool {
 func (p *Process) Send(sig syscall.Signal) error {
 	p.killed = p.killed || sig == unix.SIGKILL
 	err := unix.PidfdSendSignal(int(p.pidfd.Fd()), sig, nil, 0)
+	if errors.Is(err, unix.EPERM) && p.SendDenied != nil {
+		err = p.SendDenied(int(p.pidfd.Fd()), sig)
+	}
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("send signal %d to process %d: %w", int(sig), p.PID, err)
 	}

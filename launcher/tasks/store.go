@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +32,9 @@ type Store struct {
 	Config string
 	// Inspect is [ledger.Options.Inspect] for the leases of tasks.
 	Inspect func(context.Context, []ledger.Lease) error
+	// SendDenied sends a signal to the process of a pidfd that this process may not send it to; nil if nothing can. Root of a user
+	// namespace has no rights over processes of other users in the user's other namespaces.
+	SendDenied func(pidfd int, sig syscall.Signal) error
 }
 
 // Ledger opens the ledger that has the task's lease.

@@ -84,7 +84,7 @@ func TestRunAsUser(t *testing.T) {
 		code  int
 		err   string
 	}{
-		{"another user", []string{"run", "--user", "1000", busybox, "true"}, 125, "berth: --user 1000: a task without root on the host has only user 0, which is your own user outside\n"},
+		{"another user", []string{"run", "--user", "1000", busybox, "true"}, 125, "berth: --user 1000: a task without root on the host has user 0, which is your own user outside, and others only by the subordinate ids of /etc/subuid and /etc/subgid and the program newuidmap\n"},
 		{"no such command", []string{"run", busybox, "nothing"}, 127, "berth: command not found: \"nothing\" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)\n"},
 		{"too many devices", []string{"run", "--gpus", "9", busybox, "true"}, 125, "berth: request 9: node has 8 GPUs, 9 asked; berth gpus lists the node's devices\n"},
 		{"busy devices", []string{"run", "--gpus", "8", busybox, "true"}, 75, ""},
@@ -95,6 +95,87 @@ func TestRunAsUser(t *testing.T) {
 		}
 	}
 	n.Do(t, n.Berth, "release", "--force", n.waitForLeases(1)[0].ID)
+	h.wantClean()
+}
+
+// giveSubordinateIDs gives alice subordinate ids from 300,000 on.
+func (h home) giveSubordinateIDs() {
+	h.t.Helper()
+	passwd, err := os.ReadFile("/etc/passwd")
+	rig.Must(h.t, err)
+	for file, content := range map[string]string{
+		"/etc/passwd": string(passwd) + "alice:x:4711:4711::" + h.dir + ":/bin/sh\n", // newuidmap needs a name
+		"/etc/subuid": "alice:300000:65536\n", "/etc/subgid": "4711:400000:65536\n",
+	} {
+		own := filepath.Join(h.t.TempDir(), "file")
+		rig.Must(h.t, os.WriteFile(own, []byte(content), 0o600))
+		rig.Must(h.t, os.Chmod(own, 0o644))
+		if _, err := os.Stat(file); os.IsNotExist(err) {
+			h.Do(h.t, "touch", file)
+		}
+		h.Do(h.t, "mount", "--bind", own, file)
+		h.t.Cleanup(func() { h.Do(h.t, "umount", file) })
+	}
+}
+
+// TestSubordinateIDs: with subordinate ids a task without root can run as any user of its image, its verbs reach it whichever namespace
+// they are in, and its files are removed.
+func TestSubordinateIDs(t *testing.T) {
+	n := start(t)
+	n.broker()
+	h := n.home(alice)
+	h.giveSubordinateIDs()
+	busybox := rig.ImagePath(t, "busybox")
+	const maps = "cat /proc/self/uid_map /proc/self/gid_map | tr -s ' '"
+	want := " 0 4711 1\n 1 300000 65536\n 0 4711 1\n 1 400000 65536\n"
+	n.wantSaid("maps", h.berth("run", busybox, "sh", "-c", maps), rig.Said{Out: want})
+	for _, runtime := range []string{"crun", "runc"} {
+		got := h.berth("run", "--runtime", runtime, "--gpus", "1", "--user", "1000:1001", "-v", h.dir+":/home", busybox, "sh", "-c",
+			"id -u; id -g; touch /tmp/file; chmod 600 /tmp/file; (: </dev/nvidia0) 2>&1 | sed 's/.*: //'; touch /home/file || echo not mine")
+		if got.Out != "1000\n1001\nNo such device or address\nnot mine\n" || got.Code != 0 {
+			t.Errorf("another user with %s: %+v", runtime, got)
+		}
+	}
+	n.wantSaid("chown", h.berth("run", "-v", h.dir+":/home", busybox, "sh", "-c", "touch /home/own /home/other; chown 1000:1000 /home/other; ls -ln /home | awk 'NR>1 {print $3,$4,$9}'"),
+		rig.Said{Out: "1000 1000 other\n0 0 own\n"})
+	for file, uid := range map[string]uint32{"own": alice, "other": 300999} {
+		fi, err := os.Stat(filepath.Join(h.dir, file))
+		rig.Must(t, err)
+		if got := fi.Sys().(*syscall.Stat_t).Uid; got != uid {
+			t.Errorf("%s belongs to %d", file, got)
+		}
+	}
+	got := h.berth("run", "--user", "70000", busybox, "true")
+	if got.Code != 125 || !strings.Contains(got.Err, "--user 70000: a task without root on the host has") {
+		t.Errorf("a user that there isn't: %+v", got)
+	}
+	const killMonitor = "kill -9 $(pgrep -u 4711 -f '^[^ ]*berth-monitor')"
+	const waits = "trap 'exit 3' TERM; trap 'echo signalled' USR1; echo begins; while :; do sleep 0.1; done"
+	for _, killed := range []bool{false, true} {
+		if got := h.berth("run", "-d", "--name", "job", "--user", "1000", busybox, "sh", "-c", waits); got.Code != 0 {
+			t.Fatalf("%+v", got)
+		}
+		rig.WaitUntil(t, "it runs", func() bool { return h.berth("logs", "job").Out == "begins\n" })
+		if killed { // the next monitor is in another namespace
+			n.Do(t, "sh", "-c", killMonitor)
+		}
+		n.wantSaid("exec", h.berth("exec", "job", "id", "-u"), rig.Said{Out: "1000\n"})
+		n.wantSaid("exec as root", h.berth("exec", "--user", "0", "job", "id", "-u"), rig.Said{Out: "0\n"})
+		n.wantSaid("kill", h.berth("kill", "-s", "USR1", "job"), rig.Said{Out: "job\n"})
+		rig.WaitUntil(t, "the signal has come", func() bool { return strings.Contains(h.berth("logs", "job").Out, "signalled") })
+		n.wantSaid("stop", h.berth("stop", "job"), rig.Said{Out: "job\n"})
+		n.wantSaid("wait", h.berth("wait", "job"), rig.Said{Out: "3\n"})
+		n.wantSaid("rm", h.berth("rm", "job"), rig.Said{Out: "job\n"})
+	}
+	n.wantSaid("-d", rig.Said{Code: h.berth("run", "-d", "--timeout", "4s", "--name", "job", "--user", "1000", busybox, "sh", "-c", waits).Code}, rig.Said{})
+	n.Do(t, "sh", "-c", killMonitor)
+	rig.WaitUntil(t, "it is taken over", func() bool { return h.berth("logs", "job").Out == "begins\n" })
+	if got := h.berth("wait", "job"); got.Out != "255\n" || !strings.Contains(got.Err, "its time of 4s was over") { // the monitor may not see how it has ended
+		t.Errorf("timeout: %+v", got)
+	}
+	n.wantSaid("rm", h.berth("rm", "job"), rig.Said{Out: "job\n"})
+	n.wantSaid("-d", rig.Said{Code: h.berth("run", "-d", "--name", "job", "--user", "1000", busybox, "sh", "-c", waits).Code}, rig.Said{})
+	n.wantSaid("rm -f", h.berth("rm", "-f", "job"), rig.Said{Out: "job\n"})
 	h.wantClean()
 }
 

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"context"
-	"path/filepath"
 
 	"github.com/urfave/cli/v2"
 
@@ -15,7 +14,7 @@ import (
 
 // ImageStore returns the store of berth's own images.
 func ImageStore(conf berth.Config) image.Store {
-	return image.Store{Dir: filepath.Join(conf.TaskData(), "images")}
+	return image.StoreIn(conf.TaskData())
 }
 
 // NewFetcher returns the engine whose program pulls images into berth's own store.

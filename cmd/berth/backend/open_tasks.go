@@ -1,9 +1,14 @@
 package backend
 
 import (
+	"errors"
+	"sync"
+	"syscall"
+
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/engine"
@@ -12,7 +17,20 @@ import (
 
 // TaskStore returns the store of berth's own tasks.
 func TaskStore(conf berth.Config) tasks.Store {
-	return tasks.Store{Data: conf.TaskData(), State: conf.TaskState(), Proc: conf.Host.Proc, Config: conf.Path(), Inspect: conf.InspectDevices}
+	s := tasks.Store{Data: conf.TaskData(), State: conf.TaskState(), Proc: conf.Host.Proc, Config: conf.Path(), Inspect: conf.InspectDevices}
+	if verb.IsHelped() {
+		var mu sync.Mutex // one question at a time
+		s.SendDenied = func(pidfd int, sig syscall.Signal) error {
+			mu.Lock()
+			defer mu.Unlock()
+			session, _, err := helper.Open(conf)
+			if err != nil {
+				return err
+			}
+			return errors.Join(session.SendSignal(pidfd, sig), session.Close())
+		}
+	}
+	return s
 }
 
 // OpenTasks opens the tasks that the verb acts on. Only root can: the records hold

@@ -137,7 +137,7 @@ func decideTasks(r *report, all []taskFact) {
 
 // checkImageNames reports names of images that can't be read.
 func (e *examination) checkImageNames(r *report) error {
-	damaged, err := image.Store{Dir: filepath.Join(e.Config.Data, "images")}.Damaged()
+	damaged, err := image.StoreIn(e.Config.Data).Damaged()
 	if err != nil {
 		return err
 	}

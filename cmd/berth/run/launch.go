@@ -21,7 +21,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
-	"github.com/berth-gpu/berth/cmd/berth/rootless"
+	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/match"
@@ -51,7 +51,7 @@ const (
 	requestFD               // a launchRequest in JSON
 	viewerPipeFD            // closed when the berth run that is attached to a gang ends
 	portsFD                 // the lock of a gang's ports
-	helperFD                // the socket of a rootless.Session
+	helperFD                // the socket of a helper.Session
 )
 
 func newLaunchRequest(c *cli.Context, r request.Request) launchRequest {
@@ -97,7 +97,7 @@ func (h commandHint) add(code int, err error) error {
 
 // launchAndPrint launches a task or a gang, and prints its id when it runs. session is that of a user without root, nil for
 // root.
-func launchAndPrint(c *cli.Context, req launchRequest, session *rootless.Session) error {
+func launchAndPrint(c *cli.Context, req launchRequest, session *helper.Session) error {
 	id, err := runLauncher(c, req, nil, session)
 	if err == nil {
 		fmt.Println(id)
@@ -107,7 +107,7 @@ func launchAndPrint(c *cli.Context, req launchRequest, session *rootless.Session
 
 // runLauncher has another process launch a task or a gang, and copies its standard error
 // until the task runs. viewerPipe is set for a gang in the foreground.
-func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File, session *rootless.Session) (id string, err error) {
+func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File, session *helper.Session) (id string, err error) {
 	l, err := startLauncher(req, viewerPipe, session)
 	if err != nil {
 		return "", verb.WithCode(verb.ExitBerth, fmt.Errorf("start the launcher: %w", err))
@@ -137,7 +137,7 @@ type launcherProcess struct {
 }
 
 // startLauncher starts this program again, without a terminal and in a session of its own.
-func startLauncher(req launchRequest, viewerPipe *os.File, session *rootless.Session) (*launcherProcess, error) {
+func startLauncher(req launchRequest, viewerPipe *os.File, session *helper.Session) (*launcherProcess, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -289,7 +289,7 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 			return verb.ExitBerth, err
 		}
 	}
-	session, inNamespace, err := rootless.Open(conf)
+	session, inNamespace, err := helper.Open(conf)
 	switch {
 	case err != nil:
 		return verb.ExitBerth, err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
@@ -36,7 +37,7 @@ func Command() *cli.Command {
 		Usage:     "run a container with GPUs of its own",
 		ArgsUsage: "IMAGE [COMMAND [ARG…]]",
 		Description: "The container's files are removed at its end. Those of a detached task are kept until berth rm.\n\n" +
-			"Users without root run tasks of their own where the admin has started berth-broker. Such a task\nhas only user 0, which is the user outside. Gangs need root.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
+			"Users without root run tasks of their own where the admin has started berth-broker. User 0 of\nsuch a task is the user outside, and its other users are their subordinate ids (/etc/subuid).\nGangs need root.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
 		OnUsageError: verb.WrongUsage,
 		BashComplete: backend.CompleteImages,
 		Action:       run,
@@ -83,7 +84,7 @@ func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
 	if err != nil {
 		return err
 	}
-	session, inNamespace, err := rootless.Open(conf)
+	session, inNamespace, err := helper.Open(conf)
 	switch {
 	case err != nil:
 		return err
@@ -123,7 +124,7 @@ func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
 }
 
 // runInNamespace runs a task as root of a user namespace.
-func runInNamespace(c *cli.Context, conf berth.Config, o launcher.Options, session *rootless.Session, outer string) error {
+func runInNamespace(c *cli.Context, conf berth.Config, o launcher.Options, session *helper.Session, outer string) error {
 	if c.Bool("detach") {
 		if outer != "" && !o.Request.IsZero() {
 			return outlivesError(outer)

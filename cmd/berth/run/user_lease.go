@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/broker/protocol"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/output"
-	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
@@ -22,7 +22,7 @@ import (
 // userLease implements launcher.DeviceSource in a user namespace, by a lease of the broker.
 type userLease struct {
 	ownLease
-	session *rootless.Session
+	session *helper.Session
 	group   *string // the cgroup of the lease, once there is one
 	// detached: the lease ends with the task, and not with the process outside.
 	detached bool
@@ -57,7 +57,7 @@ func (l userLease) Release(context.Context, ledger.Lease) error { return nil }
 
 // connectBroker sets o.Devices and o.Place for a launch by root of a user namespace. outer is the id of the lease of a berth
 // alloc around this process, "" for none.
-func connectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, session *rootless.Session, outer string, wait time.Duration) error {
+func connectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, session *helper.Session, outer string, wait time.Duration) error {
 	node, err := berth.Open(conf)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func connectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, 
 }
 
 // findUserLease returns the lease of the berth alloc around this process.
-func findUserLease(ctx context.Context, node *berth.Node, session *rootless.Session, id string) (ledger.Lease, error) {
+func findUserLease(ctx context.Context, node *berth.Node, session *helper.Session, id string) (ledger.Lease, error) {
 	view, err := session.Client().View(ctx)
 	if err != nil {
 		return ledger.Lease{}, backend.AdviseBroker(err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -92,7 +91,7 @@ func NeedHost() error {
 	if err != nil {
 		return fmt.Errorf("read the user namespace: %w", err)
 	}
-	if f := strings.Fields(string(ids)); len(f) != 3 || f[0] != "0" || f[1] != "0" || f[2] != "4294967295" {
+	if !userns.IsInitial(string(ids)) {
 		return errors.New("uid 0 of a user namespace is not root of the host: run berth outside of it")
 	}
 	return nil
