@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
@@ -149,7 +150,7 @@ func (t *task) leaseOwner(spec *specs.Spec) ledger.Owner {
 // failure there is no container.
 func (t *task) writeBundle(config *specs.Spec) error {
 	if t.h.UserNamespace {
-		spec.RestrictToUserNamespace(config)
+		spec.RestrictToUserNamespace(config, userns.HasGroup)
 	}
 	if filepath.Base(t.h.runtime) == "crun" {
 		spec.RemoveCrunDefaults(config)

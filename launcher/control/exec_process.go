@@ -143,7 +143,7 @@ func (o ExecOptions) setUser(p *specs.Process, root *os.File) error {
 	}
 	p.User = specs.User{UID: u.UID, GID: u.GID, AdditionalGids: u.Groups}
 	if userns.IsInside() {
-		spec.RestrictGroups(&p.User)
+		spec.RestrictGroups(&p.User, userns.HasGroup)
 	}
 	if lookupEnv(p.Env, "HOME") == was.Home { // not set by the options or the image
 		p.Env = setEnv(p.Env, []string{"HOME=" + u.Home})

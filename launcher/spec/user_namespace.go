@@ -5,18 +5,16 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // RestrictToUserNamespace changes the spec of a container so that root of a user namespace can start it. The runtime
-// makes no user namespace below it. It must come after all other changes of the spec.
+// makes no user namespace below it. It must come after all other changes of the spec. hasGroup is [userns.HasGroup].
 //
 // Device nodes become bind mounts of the host's, which runtimes do themselves. There are no device rules, for only root of
 // the machine can set them: a container can't make nodes either, and the device guard decides which ones open. sysfs belongs to
 // the owner of the network, and mqueue to that of the IPC namespace, so that of the host is bound.
-func RestrictToUserNamespace(s *specs.Spec) {
-	RestrictGroups(&s.Process.User)
+func RestrictToUserNamespace(s *specs.Spec, hasGroup func(gid uint32) bool) {
+	RestrictGroups(&s.Process.User, hasGroup)
 	if s.Annotations == nil {
 		s.Annotations = map[string]string{}
 	}
@@ -26,7 +24,7 @@ func RestrictToUserNamespace(s *specs.Spec) {
 	s.Linux.Resources.Devices = nil
 	for i, m := range s.Mounts {
 		switch {
-		case m.Type == "devpts" && !userns.HasGroup(ttyGroup):
+		case m.Type == "devpts" && !hasGroup(ttyGroup):
 			s.Mounts[i].Options = slices.DeleteFunc(slices.Clone(m.Options), func(o string) bool { return strings.HasPrefix(o, "gid=") })
 		case m.Type == "sysfs" && !hasNamespace(s, specs.NetworkNamespace):
 			s.Mounts[i] = bindOf(m, "/sys")
@@ -43,13 +41,13 @@ const ttyGroup = 5
 // groups where the user namespace has others. Source: crun(1), "run.oci.keep_original_groups".
 const keepGroups = "run.oci.keep_original_groups"
 
-// RestrictGroups removes from the groups of a container's user those that this process's user namespace doesn't have. Root is the user
+// RestrictGroups removes from the groups of a container's user those that the user namespace doesn't have. Root is the user
 // outside, whose groups it keeps.
-func RestrictGroups(u *specs.User) {
+func RestrictGroups(u *specs.User, hasGroup func(gid uint32) bool) {
 	if u.UID == 0 {
 		u.AdditionalGids = nil
 	}
-	u.AdditionalGids = slices.DeleteFunc(slices.Clone(u.AdditionalGids), func(gid uint32) bool { return !userns.HasGroup(gid) })
+	u.AdditionalGids = slices.DeleteFunc(slices.Clone(u.AdditionalGids), func(gid uint32) bool { return !hasGroup(gid) })
 }
 
 func hasNamespace(s *specs.Spec, kind specs.LinuxNamespaceType) bool {

@@ -13,13 +13,14 @@ func TestRestrictToUserNamespace(t *testing.T) {
 		return s.Mounts[slices.IndexFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == at })]
 	}
 	for _, shared := range []bool{false, true} {
+		hasGroup := func(gid uint32) bool { return gid == 0 }
 		c := sampleContainer()
 		c.HostNetwork, c.HostIPC = shared, shared
 		s, plain := New(c), New(c)
-		s.Process.User.AdditionalGids = []uint32{0, 44}
+		s.Process.User = specs.User{AdditionalGids: []uint32{0, 44}}
 		s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
-		RestrictToUserNamespace(s)
-		if s.Process.User.AdditionalGids != nil || s.Linux.Resources.Devices != nil {
+		RestrictToUserNamespace(s, hasGroup)
+		if len(s.Process.User.AdditionalGids) > 0 || s.Annotations[keepGroups] != "1" || s.Linux.Resources.Devices != nil {
 			t.Errorf("groups %v, rules %v", s.Process.User.AdditionalGids, s.Linux.Resources.Devices)
 		}
 		if len(s.Mounts) != len(plain.Mounts) || slices.Contains(find(s, "/dev/pts").Options, "gid=5") {
@@ -33,6 +34,26 @@ func TestRestrictToUserNamespace(t *testing.T) {
 		}
 		if !slices.Contains(find(s, "/sys").Options, "ro") {
 			t.Errorf("%+v can be written to", find(s, "/sys"))
+		}
+	}
+}
+
+// Root of a user namespace keeps the groups of the user outside, and other users get those groups of their image that the namespace has.
+func TestRestrictGroups(t *testing.T) {
+	c := sampleContainer()
+	for _, uid := range []uint32{0, 1000} {
+		s := New(c)
+		s.Process.User = specs.User{UID: uid, AdditionalGids: []uint32{4, 44, 70000}}
+		RestrictToUserNamespace(s, func(gid uint32) bool { return gid <= 65536 })
+		var want []uint32
+		if uid != 0 {
+			want = []uint32{4, 44}
+		}
+		if got := s.Process.User.AdditionalGids; !slices.Equal(got, want) || (s.Annotations[keepGroups] == "1") != (uid == 0) {
+			t.Errorf("user %d: %v, annotations %v", uid, got, s.Annotations)
+		}
+		if !slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool { return slices.Contains(m.Options, "gid=5") }) {
+			t.Errorf("user %d: %v", uid, s.Mounts)
 		}
 	}
 }

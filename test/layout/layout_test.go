@@ -94,7 +94,7 @@ func TestOrderInGPU(t *testing.T) {
 func TestVerbsStayApart(t *testing.T) {
 	const above = module + "/cmd/berth/"
 	verbs := []string{"run", "task", "lease", "images", "node", "setup", "guard", "doctor"}
-	shared := []string{"othertools", "verb", "output", "engines", "backend", "rootless", "waiting"} // each may import those before it
+	shared := []string{"othertools", "verb", "helper", "output", "engines", "backend", "rootless", "waiting"} // each may import those before it
 	for _, p := range packages(t) {
 		own, ok := strings.CutPrefix(p.ImportPath, above)
 		if !ok {
