@@ -69,6 +69,7 @@ func Open(c Config) (*Node, error) {
 		Host: c.GPUHost(), Cgroups: tree, Ledger: n.ledger, Disabled: !c.Policy.Guarded(),
 		Exemptions: guard.Exemptions{Namespaces: c.Policy.ExemptNamespaces, KeyFile: c.Policy.ExemptKey},
 		IsCommand:  IsCommandCgroup, RuntimeRoots: c.runtimeRootsPath(),
+		CloseCommand: func(group string) error { return tree.TakeBack(CommandTasks(group)) },
 	}
 	return n, nil
 }

@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
@@ -104,9 +105,20 @@ func parseCommandCgroup(group string) (pid int, start, namespace uint64, ok bool
 	return pid, start, namespace, n == 3
 }
 
+// removeTimeout bounds the removal of a cgroup. The kernel needs milliseconds after the end of the last process.
+const removeTimeout = 2 * time.Second
+
 // RemoveCommandCgroup removes the cgroup of a command, and those below it, from all trees of version 1:
-// berth creates it in one tree, and the runtime of a berth run inside creates it in the others.
+// berth creates it in one tree, and the runtime of a berth run inside creates it in the others. It does nothing while processes are
+// in it, and its user can't make further cgroups in it.
 func (n *Node) RemoveCommandCgroup(ctx context.Context, group string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	if populated, err := n.cgroups.Populated(group); err == nil && !populated {
+		if err := n.cgroups.TakeBack(CommandTasks(group)); err != nil {
+			return fmt.Errorf("remove cgroup %s: %w", group, err)
+		}
+	}
 	trees, err := n.cgroups.ListTrees()
 	for _, t := range trees {
 		err = errors.Join(err, t.Remove(ctx, group))

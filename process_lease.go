@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -129,33 +130,85 @@ func (n *Node) PlaceProcess(ctx context.Context, p *hostprocess.Process) (group 
 	if group, err = n.createPlace(ctx, own, p.PID, p.UID); err != nil {
 		return "", false, err
 	}
-	stays := func() error {
+	stays := func([]ledger.Lease) error {
 		now, err := n.cgroups.ProcessPath(m.host.Proc, p.PID)
 		if err == nil && now != own {
 			err = hostprocess.Refuse("process %d has left cgroup %s", p.PID, own)
 		}
 		return err
 	}
-	if _, err = m.moveProcess(ctx, p, CommandProcesses(group), stays); err != nil {
+	if _, err = m.moveProcess(ctx, p, CommandProcesses(group), m.readLeases, stays); err != nil {
 		return "", false, errors.Join(err, n.RemoveCommandCgroup(context.WithoutCancel(ctx), group))
 	}
 	return group, true, nil
 }
 
 // JoinPlace moves a process into the cgroup of a lease of its user, or one of PlaceProcess. The error Is [hostprocess.ErrRefused] if
-// there is none at that path, or if the process belongs to another lease.
+// there is none at that path, if it is in a lease of another user that the process doesn't belong to, or in another slice of systemd, or if
+// the process belongs to another lease.
 func (n *Node) JoinPlace(ctx context.Context, p *hostprocess.Process, group string) error {
-	dir, err := n.cgroups.Dir(group) // refuses paths that aren't absolute
+	if _, err := n.cgroups.Dir(group); err != nil { // a path that isn't absolute
+		return err
+	}
+	m := n.newMover(false)
+	// Under the ledger's lock: no lease ends between the check and the move.
+	_, err := m.moveProcess(ctx, p, CommandProcesses(group), n.ledger.WithLeases, func(leases []ledger.Lease) error {
+		return m.checkJoin(p, group, leases)
+	})
+	return err
+}
+
+// checkJoin refuses that a process joins the cgroup of a command.
+func (m *mover) checkJoin(p *hostprocess.Process, group string, leases []ledger.Lease) error {
+	found, ok := m.node.findDelegated(CommandTasks(group), p.UID)
+	if !ok || found != group || m.readOwner(group) != 0 { // the user can make others
+		return hostprocess.Refuse("%q is not the cgroup of a command of user %d", group, p.UID)
+	}
+	own, err := m.host.Tree.ProcessPath(m.host.Proc, p.PID)
 	if err != nil {
 		return err
 	}
-	found, ok := n.findDelegated(CommandTasks(group), p.UID)
-	var st unix.Stat_t
-	if !ok || found != group || unix.Stat(dir, &st) != nil || st.Uid != 0 { // the user can make others
-		return hostprocess.Refuse("%q is not the cgroup of a command of user %d", group, p.UID)
+	around := findInnermost(leases, group)
+	switch {
+	case around.ID != "" && !IsCommandOf(around.Owner, p.UID) && !cgroup.IsWithin(own, around.Owner.Cgroup):
+		return hostprocess.Refuse("%q is in the lease of another user", group)
+	case around.ID == "" && cgroup.IsWithin(group, commandParent):
+		return hostprocess.Refuse("the lease of %q has ended", group)
+	case around.ID == "" && m.findSlice(own) != m.findSlice(group):
+		return hostprocess.Refuse("%q is in another slice than process %d, with other limits", group, p.PID)
 	}
-	_, err = n.newMover(false).moveProcess(ctx, p, CommandProcesses(group), nil)
-	return err
+	return nil
+}
+
+// findInnermost returns the innermost lease whose cgroup a cgroup is in, the zero lease if there is none.
+func findInnermost(leases []ledger.Lease, group string) (around ledger.Lease) {
+	for _, l := range leases {
+		if l.Owner.Cgroup != "" && cgroup.IsWithin(group, l.Owner.Cgroup) && len(l.Owner.Cgroup) > len(around.Owner.Cgroup) {
+			around = l
+		}
+	}
+	return around
+}
+
+// findSlice returns the innermost slice of systemd around a cgroup that is root's, "/" if there is none. A user's limits are those of
+// such slices (user-1000.slice).
+func (m *mover) findSlice(group string) string {
+	for group = path.Clean("/" + group); group != "/"; group = path.Dir(group) {
+		if strings.HasSuffix(group, ".slice") && m.readOwner(group) == 0 {
+			break
+		}
+	}
+	return group
+}
+
+// readOwner returns the owner of a cgroup, -1 if there is no such cgroup.
+func (m *mover) readOwner(group string) int {
+	var st unix.Stat_t
+	dir, err := m.host.Tree.Dir(group)
+	if err != nil || unix.Stat(dir, &st) != nil {
+		return -1
+	}
+	return int(st.Uid)
 }
 
 // FindPlace returns the cgroup of a lease, or of PlaceProcess, that the cgroup of a task of this process's user is in.
@@ -316,13 +369,11 @@ func (n *Node) findOtherDevice(inv gpu.Inventory, lease ledger.Lease, adopts fun
 
 // WithdrawLease ends the lease of a process that doesn't get it, unless processes are in its cgroup.
 func (n *Node) WithdrawLease(ctx context.Context, l ledger.Lease) error {
-	return n.withMoveLock(ctx, func() error {
-		populated, err := n.cgroups.Populated(l.Owner.Cgroup)
-		if err != nil || populated {
-			return err
-		}
-		return errors.Join(n.Release(ctx, l.ID), n.RemoveCommandCgroup(ctx, l.Owner.Cgroup))
-	})
+	err := n.withMoveLock(ctx, func() error { return n.ledger.ReleaseEmpty(ctx, l.ID) })
+	if errors.Is(err, ledger.ErrLive) {
+		return nil
+	}
+	return errors.Join(err, n.RemoveCommandCgroup(ctx, l.Owner.Cgroup))
 }
 
 // FindUsed returns the devices that a process and its descendants use, as NVML reports it, in the order of the inventory.

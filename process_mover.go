@@ -70,16 +70,21 @@ func (m *mover) examineProcess(p *hostprocess.Process, leases []ledger.Lease) (o
 
 // checkMove refuses the move of a process into a cgroup if the process belongs to a lease, and the cgroup isn't below that
 // lease's: outside it could keep the lease's devices open after the lease has ended.
-func (m *mover) checkMove(p *hostprocess.Process, into string) error {
-	leases, err := m.node.Leases()
-	if err != nil {
-		return err
-	}
+func (m *mover) checkMove(p *hostprocess.Process, into string, leases []ledger.Lease) error {
 	outer, err := m.examineProcess(p, leases)
 	if err == nil && outer != "" && !cgroup.IsWithin(into, outer) {
 		err = hostprocess.Refuse("process %d belongs to another lease", p.PID)
 	}
 	return err
+}
+
+// readLeases calls f with the leases of this moment.
+func (m *mover) readLeases(_ context.Context, f func([]ledger.Lease) error) error {
+	leases, err := m.node.Leases()
+	if err != nil {
+		return err
+	}
+	return f(leases)
 }
 
 // withMoveLock calls f while no other mover moves a process.
@@ -93,15 +98,14 @@ func (n *Node) withMoveLock(ctx context.Context, f func() error) error {
 	return errors.Join(f(), l.Close())
 }
 
-// moveProcess moves a process unless check, which may be nil, returns an error. It returns false if the process is there already.
-func (m *mover) moveProcess(ctx context.Context, p *hostprocess.Process, into string, check func() error) (moved bool, err error) {
-	err = m.node.withMoveLock(ctx, func() error {
-		if check != nil {
-			if err := check(); err != nil {
-				return err
-			}
+// moveProcess moves a process unless check returns an error. It returns false if the process is there already. withLeases calls a function
+// with the leases: [mover.readLeases], or [ledger.Ledger.WithLeases] if none of them may end meanwhile.
+func (m *mover) moveProcess(ctx context.Context, p *hostprocess.Process, into string, withLeases func(context.Context, func([]ledger.Lease) error) error, check func([]ledger.Lease) error) (moved bool, err error) {
+	move := func(leases []ledger.Lease) error {
+		if err := check(leases); err != nil {
+			return err
 		}
-		if err := m.checkMove(p, into); err != nil {
+		if err := m.checkMove(p, into, leases); err != nil {
 			return err
 		}
 		own, err := m.host.Tree.ProcessPath(m.host.Proc, p.PID)
@@ -110,7 +114,8 @@ func (m *mover) moveProcess(ctx context.Context, p *hostprocess.Process, into st
 		}
 		moved = true
 		return m.host.Move(p, into)
-	})
+	}
+	err = m.node.withMoveLock(ctx, func() error { return withLeases(ctx, move) })
 	return moved, err
 }
 
@@ -118,11 +123,7 @@ func (m *mover) moveProcess(ctx context.Context, p *hostprocess.Process, into st
 // lease before.
 func (m *mover) moveHolder(ctx context.Context, p ProcessLease, lease ledger.Lease) (moved hostprocess.Moved, err error) {
 	into := CommandProcesses(lease.Owner.Cgroup)
-	isFirst := func() error {
-		leases, err := m.node.Leases()
-		if err != nil {
-			return err
-		}
+	isFirst := func(leases []ledger.Lease) error {
 		switch first := findLeaseOf(leases, p.Process); first.ID {
 		case lease.ID:
 			return nil
@@ -133,14 +134,14 @@ func (m *mover) moveHolder(ctx context.Context, p ProcessLease, lease ledger.Lea
 		}
 	}
 	if !p.Tree {
-		_, err := m.moveProcess(ctx, p.Process, into, isFirst)
+		_, err := m.moveProcess(ctx, p.Process, into, m.readLeases, isFirst)
 		return moved, err
 	}
 	return m.host.MoveTree(ctx, p.Process, into, p.Skip, func(each *hostprocess.Process) (bool, error) {
 		if each == p.Process {
-			return m.moveProcess(ctx, each, into, isFirst)
+			return m.moveProcess(ctx, each, into, m.readLeases, isFirst)
 		}
-		return m.moveProcess(ctx, each, into, nil)
+		return m.moveProcess(ctx, each, into, m.node.ledger.WithLeases, isFirst)
 	})
 }
 
@@ -154,5 +155,6 @@ func (m *mover) canAdopt(pid int, root *hostprocess.Process, into string) bool {
 		return false
 	}
 	defer p.Close()
-	return m.checkMove(p, into) == nil
+	leases, err := m.node.Leases()
+	return err == nil && m.checkMove(p, into, leases) == nil
 }

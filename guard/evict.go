@@ -61,18 +61,34 @@ func (g Guard) endHolder(ctx context.Context, l ledger.Lease) error {
 		return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
 	}
 	if own {
+		return g.endCgroup(ctx, l)
+	}
+	if l.State == ledger.Reserved && l.Owner.Engine {
+		return g.Ledger.ReleaseUncreated(ctx, l.ID)
+	}
+	return g.endProcess(ctx, l)
+}
+
+// endCgroup ends the processes in a holder's own cgroup, and then the lease. It repeats that for processes that have entered the cgroup
+// meanwhile.
+func (g Guard) endCgroup(ctx context.Context, l ledger.Lease) error {
+	if g.CloseCommand != nil && g.IsCommand != nil && g.IsCommand(l.Owner.Cgroup) {
+		if err := g.CloseCommand(l.Owner.Cgroup); err != nil {
+			return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
+		}
+	}
+	for {
 		if err := g.Cgroups.Kill(ctx, l.Owner.Cgroup); err != nil {
 			return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
 		}
 		if err := g.releaseBelow(ctx, l); err != nil {
 			return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
 		}
-		return g.Ledger.Release(ctx, l.ID)
+		err := g.Ledger.ReleaseEmpty(ctx, l.ID)
+		if !errors.Is(err, ledger.ErrLive) || ctx.Err() != nil {
+			return err
+		}
 	}
-	if l.State == ledger.Reserved && l.Owner.Engine {
-		return g.Ledger.ReleaseUncreated(ctx, l.ID)
-	}
-	return g.endProcess(ctx, l)
 }
 
 // endProcess ends the process that the lease names, and the lease if no other process of the holder

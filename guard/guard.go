@@ -33,6 +33,8 @@ type Guard struct {
 	// IsCommand reports whether a path is that of the cgroup of a host's command with a lease; nil means
 	// that there are none.
 	IsCommand func(cgroup string) bool
+	// CloseCommand keeps further processes from entering such a cgroup.
+	CloseCommand func(cgroup string) error
 	// RuntimeRoots is the directory that notes further state directories of runtimes, see
 	// runtimestate.Note; "" means that there are none.
 	RuntimeRoots string

@@ -1,7 +1,9 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -28,11 +30,39 @@ func (h Hierarchy) Delegate(path string, uid int) error {
 			return fmt.Errorf("delegate cgroup %s: %w", path, err)
 		}
 	}
-	// See "Delegation" in the kernel's Documentation/admin-guide/cgroup-v2.rst.
-	for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
+	for _, name := range delegatedFiles() {
 		if err := os.Lchown(filepath.Join(dir, name), uid, -1); err != nil {
 			return fmt.Errorf("delegate cgroup %s: %w", path, err)
 		}
 	}
 	return nil
+}
+
+// TakeBack undoes [Hierarchy.Delegate]: the user can't make cgroups below the one at path any more, also not in those that they have made
+// there, and their processes can still move between these. A cgroup that doesn't exist, or that this process may not change, is no
+// error.
+func (h Hierarchy) TakeBack(path string) error {
+	if h.Version != V2 {
+		return nil
+	}
+	dir, err := h.Dir(path)
+	if err != nil {
+		return err
+	}
+	err = writeControl(filepath.Join(dir, "cgroup.max.descendants"), "0")
+	for _, name := range delegatedFiles() {
+		if err == nil {
+			err = os.Lchown(filepath.Join(dir, name), 0, -1)
+		}
+	}
+	if errors.Is(err, fs.ErrPermission) || IsGone(err) {
+		return nil
+	}
+	return err
+}
+
+// delegatedFiles are what belongs to the user of a delegated cgroup, and "" the directory itself. Source: the kernel's
+// Documentation/admin-guide/cgroup-v2.rst, "Delegation".
+func delegatedFiles() []string {
+	return []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"}
 }

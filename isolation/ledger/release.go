@@ -60,6 +60,17 @@ func (l *Ledger) ReleaseUncreated(ctx context.Context, id string) error {
 	})
 }
 
+// ReleaseEmpty removes a lease whose cgroup is empty, whether the process that took it lives or not. The error Is ErrLive if processes
+// are in the cgroup. A missing lease is not an error.
+func (l *Ledger) ReleaseEmpty(ctx context.Context, id string) error {
+	return l.releaseIf(ctx, id, func(tx *transaction, _ int, lease Lease) error {
+		if findProcesses(l.world, tx.me, lease) == yes {
+			return liveError(id, "processes are in its cgroup")
+		}
+		return nil
+	})
+}
+
 // Reap releases the leases of dead holders, as Acquire does. It is idempotent, and takes the lock only
 // if there is such a lease.
 func (l *Ledger) Reap(ctx context.Context) error {

@@ -54,7 +54,14 @@ func hasNamespace(s *specs.Spec, kind specs.LinuxNamespaceType) bool {
 	return slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == kind })
 }
 
-// bindOf returns a recursive bind mount of a directory of the host in place of a mount, with its options.
+// bindOf returns a recursive bind mount of a directory of the host in place of a mount, with its options. If it is read-only, so are
+// the mounts below it: the user may write to some of them (fusectl).
 func bindOf(m specs.Mount, source string) specs.Mount {
-	return specs.Mount{Destination: m.Destination, Type: "bind", Source: source, Options: append([]string{"rbind", "rprivate"}, m.Options...)}
+	options := append([]string{"rbind", "rprivate"}, m.Options...)
+	for i, o := range options {
+		if o == "ro" {
+			options[i] = "rro"
+		}
+	}
+	return specs.Mount{Destination: m.Destination, Type: "bind", Source: source, Options: options}
 }

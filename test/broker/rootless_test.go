@@ -65,6 +65,7 @@ func TestRunAsUser(t *testing.T) {
 	h := n.home(alice)
 	busybox := rig.ImagePath(t, "busybox")
 	n.wantSaid("without devices", h.berth("run", busybox, "sh", "-c", "id -u; ls /dev | grep -c nvidia; "+opening+"; exit 7"), rig.Said{Out: "0\n0\n????????\n", Code: 7})
+	n.wantSaid("sysfs", h.berth("run", busybox, "sh", "-c", "grep ' /sys' /proc/mounts | grep -v ' /sys/fs/cgroup ' | cut -d' ' -f4 | cut -d, -f1 | sort -u"), rig.Said{Out: "ro\n"})
 	n.start(bob, n.Berth, "alloc", "1", "--", "sleep", "1000")
 	n.waitForLeases(1)
 	got := h.berth("run", "--gpus", "2", "-v", h.dir+":/home", busybox, "sh", "-c",
@@ -281,11 +282,81 @@ func TestJoinedCgroups(t *testing.T) {
 			t.Errorf("%s: %s", group, got)
 		}
 	}
+	n.Do(t, "sh", "-c", "mkdir -p /sys/fs/cgroup/berth/alloc-1.1.1-ended/main/command && chown 4711 /sys/fs/cgroup/berth/alloc-1.1.1-ended/main")
+	if got := join("/berth/alloc-1.1.1-ended"); !strings.Contains(got, "has ended") {
+		t.Errorf("that of a lease that has ended: %s", got)
+	}
+	n.Do(t, "sh", "-c", "find /sys/fs/cgroup/berth/alloc-1.1.1-ended -depth -type d -exec rmdir {} +")
+	n.Do(t, "sh", "-c", "mkdir -p /sys/fs/cgroup/other.slice/alloc-1.1.1-1/main/command && chown 4711 /sys/fs/cgroup/other.slice/alloc-1.1.1-1/main")
+	t.Cleanup(func() { n.Do(t, "sh", "-c", "find /sys/fs/cgroup/other.slice -depth -type d -exec rmdir {} +") })
+	if got := join("/other.slice/alloc-1.1.1-1"); !strings.Contains(got, "another slice") {
+		t.Errorf("another slice: %s", got)
+	}
 	if got := join(own); !strings.Contains(got, "placed") || !strings.Contains(got, own+"/main/command") {
 		t.Errorf("one's own: %s", got)
 	}
 	if got := join(own, n.Berth, "alloc", "1", "--"); !strings.Contains(got, "belongs to another lease") || strings.Contains(got, own+"/main/command") {
 		t.Errorf("from another lease: %s", got)
+	}
+}
+
+// TestJoinInForeignLease: a place that a process of a user's has made in the lease of another user is entered by no process from outside of
+// that lease.
+func TestJoinInForeignLease(t *testing.T) {
+	n := start(t)
+	n.broker()
+	const asking = connecting + `my $s = connection(); print $s qq({"version":1,"cgroup":{"join":"$ARGV[0]"}}\n) =~ s/"join":""//r; my $said = <$s>; print $said; sleep 1000 unless $ARGV[0];`
+	rig.StartProcess(t, n.Command("sh", "-c", // as sudo or su would do it in bob's lease
+		"exec "+n.Berth+" alloc 1 -- setpriv --reuid 4711 --regid 4711 --clear-groups perl -e '"+asking+"' '' >"+filepath.Join(t.TempDir(), "said")))
+	rig.WaitUntil(t, "alice has a place in the lease", func() bool {
+		return n.Do(t, "sh", "-c", "find /sys/fs/cgroup/berth -path '*/main/command/alloc-*' -name main") != ""
+	})
+	place := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(n.Do(t, "sh", "-c", "find /sys/fs/cgroup/berth -path '*/main/command/alloc-*' -name main")), "/sys/fs/cgroup"), "/main")
+	if got := n.run(alice, "perl", "-e", asking, place); !strings.Contains(got.Out, "in the lease of another user") {
+		t.Errorf("%+v", got)
+	}
+	n.Do(t, n.Berth, "release", "--force", n.waitForLeases(1)[0].ID)
+	n.waitForNoCgroup()
+}
+
+// TestCgroupsInTheWay: a user who makes cgroups in that of a lease as fast as possible keeps nobody waiting when it ends.
+func TestCgroupsInTheWay(t *testing.T) {
+	n := start(t)
+	n.broker()
+	ends := n.start(alice, n.Berth, "alloc", "1", "--", "sleep", "1")
+	n.waitForLeases(1)
+	dir := strings.TrimSpace(n.Do(t, "sh", "-c", "ls -d /sys/fs/cgroup/berth/alloc-*/main"))
+	var churns []rig.Process
+	for range 2 {
+		churns = append(churns, n.start(alice, "perl", "-e", `for (my $i = 0; ; $i++) { mkdir "$ARGV[0]/$$-$i" or $!{ENOENT} && exit }`, dir))
+	}
+	if code := ends.Wait(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	n.wantSaid("another user", n.run(bob, n.Berth, "alloc", "8", "--", "true"), rig.Said{})
+	n.waitForNoCgroup()
+	for _, p := range churns {
+		p.Wait(t) // the directory is gone
+	}
+}
+
+// TestJoinWhileItEnds: when root ends a lease, no process of its user's enters the lease's cgroup meanwhile, or stays there.
+func TestJoinWhileItEnds(t *testing.T) {
+	n := start(t)
+	n.broker()
+	for range 3 {
+		n.start(alice, n.Berth, "alloc", "1", "--", "sleep", "1000")
+		lease := n.waitForLeases(1)[0]
+		group := strings.TrimPrefix(strings.TrimSpace(n.Do(t, "sh", "-c", "ls -d /sys/fs/cgroup/berth/alloc-*")), "/sys/fs/cgroup")
+		joins := n.start(alice, "perl", "-e", connecting+`$SIG{CHLD} = "IGNORE";
+			for (1 .. 100) { select undef, undef, undef, 0.005; next if fork; my $s = connection() or exit; print $s qq({"version":1,"cgroup":{"join":"$ARGV[0]"}}\n); <$s> =~ /placed/ and sleep 1000; exit }`, group)
+		time.Sleep(50 * time.Millisecond)
+		if got := n.Run(t, n.Command(n.Berth, "release", "--force", lease.ID)); got.Code != 0 {
+			t.Errorf("%+v", got)
+		}
+		joins.Wait(t)
+		n.waitForLeases(0)
+		n.waitForNoCgroup()
 	}
 }
 
