@@ -100,7 +100,7 @@ func newApp() *cli.App {
 			node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
 			setup.CDICommand(), node.DiscoverCommand(), lease.RepairCommand(),
 			setup.Command(), guard.Command(), doctor.Command(), node.InfoCommand(), node.VersionCommand(),
-			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), run.LaunchCommand(),
+			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), run.LaunchCommand(), rootless.TryCommand(),
 		})),
 	}
 }

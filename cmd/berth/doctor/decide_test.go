@@ -16,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/gpu/nodes"
 	"github.com/berth-gpu/berth/gpu/sysfs"
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/deviceguard"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -517,9 +518,10 @@ func TestDecideUnits(t *testing.T) {
 		return func(r *report) { decideUnit(r, parseProperties("Id=berth-discover.timer\n"+block)) }
 	}
 	const fine = "LoadState=loaded\nUnitFileState=enabled\nActiveState=active\nResult=success\n"
-	rootless := func(values map[string]string) func(r *report) {
-		return func(r *report) { decideRootless(r, values) }
+	rootless := func(refusal userns.Refusal, needed bool) func(r *report) {
+		return func(r *report) { decideRootless(r, refusal, needed) }
 	}
+	limit := userns.Refusal{Reason: "user.max_user_namespaces is 0", Fix: "sysctl -w user.max_user_namespaces=15000"}
 	testDecisions(t, []decision{
 		{"fine", unit(fine), nil},
 		{"masked", unit("LoadState=masked\n"), nil},
@@ -529,10 +531,12 @@ func TestDecideUnits(t *testing.T) {
 		{"not started", unit("LoadState=loaded\n"), []string{"warning: berth-discover.timer is not started -> systemctl start berth-discover.timer"}},
 		{"tmpfiles", func(r *report) { decideTmpfiles(r, "/usr/lib/tmpfiles.d/berth.conf", "/run/berth") }, []string{"ok: /usr/lib/tmpfiles.d/berth.conf"}},
 		{"no tmpfiles", func(r *report) { decideTmpfiles(r, "", "/run/berth") }, []string{"warning: there is no berth.conf in /usr/lib/tmpfiles.d: any user could create /run/berth after a boot -> echo 'd /run/berth 0755 root root -' >/etc/tmpfiles.d/berth.conf, or install berth's package again"}},
-		{"namespaces", rootless(map[string]string{"user.max_user_namespaces": "15000"}), []string{"ok: users may make user namespaces, as podman does without root"}},
-		{"no namespaces", rootless(map[string]string{"user.max_user_namespaces": "0", "kernel.apparmor_restrict_unprivileged_userns": "1"}), []string{
-			"warning: podman can't run without root: user.max_user_namespaces is 0 -> sysctl -w user.max_user_namespaces=15000",
-			"warning: podman can't run without root: kernel.apparmor_restrict_unprivileged_userns is 1 -> sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+		{"namespaces", rootless(userns.Refusal{}, true), []string{"ok: users may make user namespaces, as berth run and podman do without root"}},
+		{"no namespaces", rootless(limit, true), []string{
+			"warning: users can't make user namespaces, which berth run and podman need without root: user.max_user_namespaces is 0 -> sysctl -w user.max_user_namespaces=15000",
+		}},
+		{"nobody needs namespaces", rootless(limit, false), []string{
+			"ok: users can't make user namespaces, which berth run and podman would need without root: user.max_user_namespaces is 0",
 		}},
 	})
 }

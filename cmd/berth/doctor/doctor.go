@@ -22,6 +22,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/setup"
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // State is how bad a finding is.
@@ -61,6 +62,8 @@ type Host struct {
 	Find func(name string) string
 	// Run calls a program and returns what it prints.
 	Run func(ctx context.Context, words ...string) (string, error)
+	// TryNamespace has an ordinary user's process make a user namespace, and returns why that is refused, the zero value if it isn't.
+	TryNamespace func(ctx context.Context) (userns.Refusal, error)
 	// Engines reads how an engine is set up.
 	Engines func(ctx context.Context, engine string) Engine
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -44,7 +45,9 @@ func TestChecksAreDocumented(t *testing.T) {
 // machine is a tree in which a driver can be put together.
 type machine struct {
 	*testing.T
-	root string
+	root    string
+	user    string         // "" is root
+	refusal userns.Refusal // of user namespaces
 }
 
 func (m machine) write(name, text string) {
@@ -67,8 +70,10 @@ func (m machine) link(name, to string) {
 func (m machine) check(id string, programs ...string) (found []string) {
 	m.Helper()
 	h := gpu.Host{DriverRoot: m.root, Dev: m.root + "/dev", Proc: m.root + "/proc", Sys: m.root + "/sys"}
-	conf := berth.Config{Data: m.root + "/data", Host: berth.HostConfig{DriverRoot: m.root, Dev: h.Dev, Proc: h.Proc, Sys: h.Sys}}
-	e := &examination{ctx: m.Context(), host: h, Host: Host{Config: conf, ConfigPath: berth.ConfigPath, Find: func(name string) string {
+	conf := berth.Config{State: m.root + "/state", Data: m.root + "/data", Host: berth.HostConfig{DriverRoot: m.root, Dev: h.Dev, Proc: h.Proc, Sys: h.Sys}}
+	e := &examination{ctx: m.Context(), host: h, Host: Host{Config: conf, ConfigPath: berth.ConfigPath, User: m.user, TryNamespace: func(context.Context) (userns.Refusal, error) {
+		return m.refusal, nil
+	}, Find: func(name string) string {
 		if slices.Contains(programs, name) {
 			return "/usr/bin/" + name
 		}
@@ -95,7 +100,7 @@ func lines(findings []Finding) (all []string) {
 
 // TestRecords: records of tasks and images that can't be read are reported with a fix.
 func TestRecords(t *testing.T) {
-	m := machine{t, t.TempDir()}
+	m := machine{T: t, root: t.TempDir()}
 	if diff := cmp.Diff([]string{"ok: the name of each image can be read"}, m.check("images.names")); diff != "" {
 		t.Error(diff)
 	}
@@ -160,7 +165,7 @@ func TestDriver(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := machine{t, t.TempDir()}
+			m := machine{T: t, root: t.TempDir()}
 			for _, part := range c.parts {
 				part(m)
 			}
@@ -171,31 +176,31 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// TestRootless: settings that keep users from creating user namespaces are reported if podman is
-// installed.
+// TestRootless: a refusal of user namespaces is a problem where a broker or podman needs them, and for each user.
 func TestRootless(t *testing.T) {
-	m := machine{t, t.TempDir()}
-	m.write("proc/sys/user/max_user_namespaces", "15000\n")
-	m.write("proc/sys/kernel/unprivileged_userns_clone", "1\n")
-	if diff := cmp.Diff([]string{"ok: users may make user namespaces, as podman does without root"}, m.check("rootless", "podman")); diff != "" {
-		t.Error(diff)
+	m := machine{T: t, root: t.TempDir()}
+	m.refusal = userns.Refusal{Reason: "they are forbidden", Fix: "allow them"}
+	const unneeded = "ok: users can't make user namespaces, which berth run and podman would need without root: they are forbidden"
+	const needed = "warning: users can't make user namespaces, which berth run and podman need without root: they are forbidden -> allow them"
+	want := func(name, line string, programs ...string) {
+		t.Helper()
+		if diff := cmp.Diff([]string{line}, m.check("rootless", programs...)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
 	}
-	m.write("proc/sys/user/max_user_namespaces", "0\n")
-	m.write("proc/sys/kernel/unprivileged_userns_clone", "0\n")
-	want := []string{
-		"warning: podman can't run without root: user.max_user_namespaces is 0 -> sysctl -w user.max_user_namespaces=15000",
-		"warning: podman can't run without root: kernel.unprivileged_userns_clone is 0 -> sysctl -w kernel.unprivileged_userns_clone=1",
-	}
-	if diff := cmp.Diff(want, m.check("rootless", "podman")); diff != "" {
-		t.Error(diff)
-	}
-	if got := m.check("rootless"); got != nil {
-		t.Errorf("without podman: %v", got)
-	}
+	want("nobody", unneeded)
+	want("podman", needed, "podman")
+	m.user = "user 1000"
+	want("a user", needed)
+	m.user = ""
+	m.write("state/broker.sock", "")
+	want("a broker", needed)
+	m.refusal = userns.Refusal{}
+	want("allowed", "ok: users may make user namespaces, as berth run and podman do without root")
 }
 
 func TestOverlay(t *testing.T) {
-	m := machine{t, t.TempDir()}
+	m := machine{T: t, root: t.TempDir()}
 	m.write("proc/filesystems", "nodev\tproc\nnodev\toverlay\n\text4\n")
 	if got := m.check("kernel.overlay"); len(got) != 1 || got[0] != "ok: overlayfs is there" {
 		t.Errorf("got %v", got)

@@ -3,11 +3,13 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/broker/protocol"
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // discoverUnits returns systemd's units that run berth discover at boot and each minute.
@@ -91,40 +93,32 @@ func decideTmpfiles(r *report, found, state string) {
 		"there is no berth.conf in /usr/lib/tmpfiles.d: any user could create %s after a boot", state)
 }
 
-// checkRootless looks for settings that keep users from creating user namespaces, which
-// podman needs without root.
+// checkRootless has an ordinary user's process make a user namespace, as berth run and podman do without root.
 func (e *examination) checkRootless(r *report) error {
-	if e.Find("podman") == "" {
+	if e.User == inNamespace {
+		return errRootOnly // such a user has no other user to try it as
+	}
+	refusal, err := e.TryNamespace(e.ctx)
+	if err != nil {
+		r.warn("have each user's shell execute berth --version", "whether users may make user namespaces can't be tried: %v", err)
 		return nil
 	}
-	values := map[string]string{}
-	for _, s := range namespaceSettings() {
-		if value, err := smallfile.String(e.host.ProcPath("sys", strings.ReplaceAll(s.key, ".", "/"))); err == nil {
-			values[s.key] = value
-		}
-	}
-	decideRootless(r, values)
+	_, missing := os.Stat(protocol.SocketPath(e.Config.State))
+	decideRootless(r, refusal, e.User != "" || missing == nil || e.Find("podman") != "")
 	return nil
 }
 
-type namespaceSetting struct{ key, bad, good string }
-
-func namespaceSettings() []namespaceSetting {
-	return []namespaceSetting{
-		{"user.max_user_namespaces", "0", "15000"},
-		{"kernel.unprivileged_userns_clone", "0", "1"},
-		{"kernel.apparmor_restrict_unprivileged_userns", "1", "0"},
+// decideRootless reports why users can't make user namespaces. That is no problem where nobody needs them: with neither a
+// broker nor podman.
+func decideRootless(r *report, refusal userns.Refusal, needed bool) {
+	switch {
+	case refusal == userns.Refusal{}:
+		r.ok("users may make user namespaces, as berth run and podman do without root")
+	case !needed:
+		r.ok("users can't make user namespaces, which berth run and podman would need without root: %s", refusal.Reason)
+	default:
+		r.warn(refusal.Fix, "users can't make user namespaces, which berth run and podman need without root: %s", refusal.Reason)
 	}
-}
-
-// decideRootless reports bad values of the settings. No kernel has all of them.
-func decideRootless(r *report, values map[string]string) {
-	for _, s := range namespaceSettings() {
-		if values[s.key] == s.bad {
-			r.warn("sysctl -w "+s.key+"="+s.good, "podman can't run without root: %s is %s", s.key, s.bad)
-		}
-	}
-	r.okUnlessReported("users may make user namespaces, as podman does without root")
 }
 
 // checkToolkit looks for NVIDIA's container toolkit beside berth.

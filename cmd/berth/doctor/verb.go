@@ -11,8 +11,10 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/engines"
 	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/internal/printable"
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // Command is berth doctor.
@@ -62,9 +64,15 @@ func runDoctor(c *cli.Context) []Finding {
 	return Examine(c.Context, doctorHost(c, conf))
 }
 
+// inNamespace is the user of a process that is root of a user namespace.
+const inNamespace = "uid 0 of a user namespace"
+
 // doctorHost returns the machine as this process sees it.
 func doctorHost(c *cli.Context, conf berth.Config) Host {
 	h := Host{Config: conf, ConfigPath: c.String("config"), Berth: conf.Command(), Find: engines.Find, Run: engines.Run}
+	h.TryNamespace = func(ctx context.Context) (userns.Refusal, error) {
+		return rootless.Try(ctx, conf.GPUHost().ProcPath())
+	}
 	h.Engines = func(ctx context.Context, name string) Engine {
 		host := engines.ReadHost(ctx, name)
 		return ReadEngine(host, name, engines.SetupOptions(conf, host, c.String("config")), engines.QueryDaemon(ctx, name))
@@ -76,7 +84,7 @@ func doctorHost(c *cli.Context, conf berth.Config) Host {
 	case os.Geteuid() != 0:
 		h.User = fmt.Sprintf("user %d", os.Geteuid())
 	case verb.NeedHost() != nil:
-		h.User = "uid 0 of a user namespace"
+		h.User = inNamespace
 	}
 	return h
 }

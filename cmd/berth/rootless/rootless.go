@@ -97,8 +97,8 @@ func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File
 	err = verb.RunSelf(c.Context, cmd, unix.SIGTERM) // which ends the task
 	_ = socket.Close()                               // a copy
 	lease, left := outside.Stop()
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) {
-		return verb.WithBerthCode(fmt.Errorf("%w: users of this machine can't make user namespaces: see user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns (sysctl)", err))
+	if refused := explainRefusal(conf, err); refused != nil {
+		return refused
 	}
 	if !left {
 		return err
@@ -112,4 +112,15 @@ func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File
 		e = backend.EndLease(context.WithoutCancel(c.Context), node, lease.ID, lease.Group, lease.Devices)
 	}
 	return errors.Join(err, e)
+}
+
+// Open returns the connection to the process outside. ok is false if this process is not a child of [Run].
+func Open(conf berth.Config) (s *helper.Session, ok bool, err error) {
+	if s, ok, err = helper.Open(conf); !ok {
+		return s, ok, err
+	}
+	if err := explainRefusal(conf, userns.CheckRights()); err != nil {
+		return nil, false, errors.Join(err, s.Close())
+	}
+	return s, true, nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/helper"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/match"
@@ -289,7 +290,7 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 			return verb.ExitBerth, err
 		}
 	}
-	session, inNamespace, err := helper.Open(conf)
+	session, inNamespace, err := rootless.Open(conf)
 	switch {
 	case err != nil:
 		return verb.ExitBerth, err

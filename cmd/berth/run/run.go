@@ -84,7 +84,7 @@ func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
 	if err != nil {
 		return err
 	}
-	session, inNamespace, err := helper.Open(conf)
+	session, inNamespace, err := rootless.Open(conf)
 	switch {
 	case err != nil:
 		return err

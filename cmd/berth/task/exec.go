@@ -12,7 +12,6 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/broker/protocol"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
-	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/othertools"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
@@ -124,7 +123,7 @@ func enterTask(c *cli.Context, t tasks.Task) error {
 	if !found || node.Cgroups().Join(berth.CommandProcesses(group), 0) == nil { // a cgroup that is the user's altogether
 		return nil
 	}
-	session, _, err := helper.Open(conf)
+	session, _, err := rootless.Open(conf)
 	if err != nil {
 		return err
 	}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
-	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -119,7 +119,7 @@ type listing struct {
 
 // listLeases returns the leases of the ledger, or those that the broker shows this user.
 func listLeases(ctx context.Context, conf berth.Config) (all []ledger.Lease, err error) {
-	session, helped, err := helper.Open(conf)
+	session, helped, err := rootless.Open(conf)
 	if err != nil {
 		return nil, err
 	}
