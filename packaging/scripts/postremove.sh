@@ -12,6 +12,17 @@ if [ -d /run/systemd/system ] && command -v systemctl >/dev/null; then
 	systemctl daemon-reload || true
 	systemctl reset-failed berth-discover.service berth-discover.timer berth-broker.service 2>/dev/null || true
 fi
+
+if [ "$(readlink /etc/apparmor.d/berth)" = /usr/share/berth/apparmor.d/berth ]; then
+	rm /etc/apparmor.d/berth
+	rm -f /var/cache/apparmor/*/berth
+	if [ -e /sys/kernel/security/apparmor/.remove ]; then
+		printf berth >/sys/kernel/security/apparmor/.remove || true # it may not be loaded
+	fi
+fi
+if [ "$1" = purge ]; then
+	rm -f /etc/apparmor.d/disable/berth /etc/apparmor.d/force-complain/berth /etc/apparmor.d/local/berth
+fi
 [ "$1" != remove ] || exit 0
 
 # What dpkg purges, rpm's erasure leaves: driver files, images and the event log, for

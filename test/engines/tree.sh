@@ -4,7 +4,7 @@
 #   tree.sh forky      .cache/engines/forky: docker, containerd, podman, runc, crun, all of them new
 #   tree.sh bookworm   .cache/engines/bookworm: those of Debian 12, whose docker knows no CDI
 #
-# with systemd, which a host may boot, catatonit, which podman's pods wait in, and rpm
+# with systemd, which a host may boot, catatonit, which podman's pods wait in, rpm, and AppArmor's parser: 4.1 and 3.0
 #
 # and prints its path. Nothing is made again while the recipe is the same. Needs root
 # on Debian; the packages come from where the machine's own come from.
@@ -13,7 +13,7 @@ set -eu
 die() { echo "tree.sh: $*" >&2; exit 1; }
 
 suite=${1-}
-packages=runc,crun,containerd,docker.io,podman,conmon,catatonit,tini,busybox-static,systemd-sysv,dbus,mount
+packages=runc,crun,containerd,docker.io,podman,conmon,catatonit,tini,busybox-static,systemd-sysv,dbus,mount,apparmor
 case $suite in
 forky) packages=$packages,docker-cli,docker-compose,rpm ;;
 bookworm) ;;

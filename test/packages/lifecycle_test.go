@@ -33,7 +33,7 @@ func redhat() manager {
 
 // packageFiles are the files that a package installs, with type and mode.
 func packageFiles(m manager) map[string]string {
-	all := map[string]string{"/etc/berth": "d 0755", "/usr/lib/berth": "d 0755", "/usr/share/berth": "d 0755", "/usr/share/berth/hooks.d": "d 0755", "/usr/share/doc/berth": "d 0755"}
+	all := map[string]string{"/etc/berth": "d 0755", "/usr/lib/berth": "d 0755", "/usr/share/berth": "d 0755", "/usr/share/berth/hooks.d": "d 0755", "/usr/share/berth/apparmor.d": "d 0755", "/usr/share/doc/berth": "d 0755"}
 	for _, name := range []string{"berth", "berth-runtime", "berth-hook", "berth-broker"} {
 		all["/usr/bin/"+name] = "f 0755"
 	}
@@ -47,7 +47,7 @@ func packageFiles(m manager) map[string]string {
 		"/usr/lib/systemd/system/berth-broker.socket", "/usr/lib/systemd/system/berth-broker.service",
 		"/usr/lib/udev/rules.d/71-berth.rules", "/usr/lib/tmpfiles.d/berth.conf",
 		"/usr/share/bash-completion/completions/berth", "/usr/share/fish/vendor_completions.d/berth.fish",
-		"/usr/share/berth/hooks.d/berth-precreate.json", "/usr/share/berth/hooks.d/berth-poststop.json",
+		"/usr/share/berth/apparmor.d/berth", "/usr/share/berth/hooks.d/berth-precreate.json", "/usr/share/berth/hooks.d/berth-poststop.json",
 		"/usr/share/man/man1/berth.1.gz", "/usr/share/man/man5/berth-config.5.gz",
 		"/usr/share/man/man8/berth-runtime.8.gz", "/usr/share/man/man8/berth-hook.8.gz", "/usr/share/man/man8/berth-broker.8.gz",
 		"/usr/share/doc/berth/copyright", "/usr/share/doc/berth/LICENSE",
@@ -69,6 +69,7 @@ func isMade(path string) bool {
 	return slices.Contains([]string{
 		"/etc/systemd/system/multi-user.target.wants/berth-discover.service",
 		"/etc/systemd/system/timers.target.wants/berth-discover.timer",
+		"/etc/apparmor.d/berth", // see TestAppArmor
 	}, path)
 }
 
