@@ -100,7 +100,7 @@ func (e *examination) checkRootless(r *report) error {
 	}
 	refusal, err := e.TryNamespace(e.ctx)
 	if err != nil {
-		r.warn("have each user's shell execute berth --version", "whether users may make user namespaces can't be tried: %v", err)
+		r.warn("install berth where users may execute it, such as /usr/bin", "whether users may make user namespaces can't be tried: %v", err)
 		return nil
 	}
 	_, missing := os.Stat(protocol.SocketPath(e.Config.State))
