@@ -295,6 +295,7 @@ type Lease struct {
 	Owner struct {
 		Container   string `json:"container"`
 		Name        string `json:"name"`
+		UID         int    `json:"uid"`
 		Bundle      string `json:"bundle"`
 		RuntimeRoot string `json:"runtime_root"`
 		Runtime     string `json:"runtime"`

@@ -43,7 +43,7 @@ func OpenTasks(c *cli.Context) (Tasks, berth.Config, error) {
 	if err := verb.NeedTaskRoot(); err != nil {
 		return Tasks{}, conf, err
 	}
-	k := Tasks{ctx: c.Context}
+	k := Tasks{ctx: c.Context, conf: conf}
 	if k.Engine, err = ChooseEngine(c, conf); err != nil {
 		return k, conf, err
 	}

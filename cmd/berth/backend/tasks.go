@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/engine"
@@ -20,6 +21,7 @@ type Tasks struct {
 	Native tasks.Store     // the store of berth itself, also if Engine is set
 	ctx    context.Context //nolint:containedctx // of the command line's one verb
 	Engine *Engine         // nil for berth itself
+	conf   berth.Config
 }
 
 // List returns all tasks, the latest first.
@@ -39,7 +41,7 @@ func (k Tasks) ListUnended() ([]tasks.Task, error) {
 	return k.List()
 }
 
-// Find returns the task with this name, id or beginning of an id. If another engine has it,
+// Find returns the task with this name, id or beginning of an id. If another engine has it, or another user,
 // the error Is ErrElsewhere.
 func (k Tasks) Find(word string) (tasks.Task, error) {
 	t, err := k.findTask(word)
@@ -48,6 +50,9 @@ func (k Tasks) Find(word string) (tasks.Task, error) {
 	}
 	if flag := k.findOtherEngine(word); flag != "" {
 		return t, fmt.Errorf("there is no task %q here: %w --engine %s", word, ErrElsewhere, flag)
+	}
+	if other, found := FindUserTask(k.conf, word); found {
+		return t, RefuseUserTask(k.conf, other)
 	}
 	return t, err
 }
@@ -153,5 +158,5 @@ func (k Tasks) Exec(ctx context.Context, t tasks.Task, in control.ExecOptions) (
 	return verb.ExitBerth, k.Engine.Become(req)
 }
 
-// ErrElsewhere means that another engine runs the task.
+// ErrElsewhere means that another engine runs the task, or another user.
 var ErrElsewhere = errors.New("it is a task of")

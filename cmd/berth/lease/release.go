@@ -132,6 +132,12 @@ func findReleasable(c *cli.Context, view ledger.View, word string) (ledger.Statu
 	if other != nil {
 		return l, other
 	}
+	if t, found := backend.FindUserTask(conf, word); errors.Is(err, ledger.ErrNotFound) && found {
+		if t.Lease == nil {
+			return l, backend.RefuseUserTask(conf, t)
+		}
+		return backend.FindLease(c.Context, view, t.Lease.ID)
+	}
 	if t, other := backend.TaskStore(conf).Find(word); errors.Is(err, ledger.ErrNotFound) && other == nil {
 		err = fmt.Errorf("task %s holds no lease; berth stop %s ends it", t.Name, t.Name)
 		if t.Member != nil {

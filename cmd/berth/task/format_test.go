@@ -59,7 +59,7 @@ func TestPsFormatJSON(t *testing.T) {
 	created := l.tasks[0].Created.Local().Format(output.TimeFormat)
 	want := `{"Command":"\"python train.py --e…\"","CreatedAt":"` + created + `","GPUs":"0,1","ID":"aaaaaaaaaaaa","Image":"debian:12",` +
 		`"Labels":"team=vision,urgent=","Lease":"00000000000a","LocalVolumes":"0","Mounts":"","Names":"train","Networks":"","Ports":"",` +
-		`"RunningFor":"1h00m ago","Size":"0 B","State":"running","Status":"up 10m00s"}` + "\n"
+		`"RunningFor":"1h00m ago","Size":"0 B","State":"running","Status":"up 10m00s","User":"alice"}` + "\n"
 	for _, format := range []string{"json", "{{json .}}"} {
 		var b strings.Builder
 		if err := l.printFormatted(t.Context(), &b, format, backend.Tasks{Store: tasks.Store{Data: t.TempDir()}}); err != nil {

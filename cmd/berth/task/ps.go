@@ -2,6 +2,7 @@
 package task
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,9 @@ func PsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "ps",
 		Usage: "list running tasks, or all",
-		Description: "FILTER is one of id=, name=REGEXP, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. A task is shown\n" +
+		Description: "For root it also lists the running tasks of users without root, as far as berth knows them without their\n" +
+			"records: not the image, and without a lease no name.\n\n" +
+			"FILTER is one of id=, name=REGEXP, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. A task is shown\n" +
 			"if it matches one filter of each kind that is given, and all labels. Labels are the task's and its image's.\n" +
 			"REGEXP matches a part of the name; name=^train$ matches the whole name.\n\n" +
 			"On a terminal that is too narrow for the table, images and commands are shortened, and CREATED and\n" +
@@ -71,8 +74,10 @@ func runPs(c *cli.Context) error {
 		return broken
 	}
 	for _, t := range all {
-		own := list.devicesOf(t)
-		list.tasks = append(list.tasks, listed{Task: t, GPUs: output.ListIndexes(own), LostGPUs: list.lostDevices(own), Ends: output.TimeOrNil(t.Deadline())})
+		list.add(t)
+	}
+	if store.Engine == nil {
+		list.addUserTasks(backend.ListUserTasks(conf))
 	}
 	list.chooseTasks(c, filters, showsEnded)
 	warnOfBrokenTasks(store, all)
@@ -98,6 +103,10 @@ type listed struct {
 	LostGPUs []string `json:"lost_gpus,omitempty"`
 	// Ends is when --timeout ends the task.
 	Ends *time.Time `json:"ends,omitempty"`
+	// UserName is the name of the user whose task it is.
+	UserName string `json:"user_name"`
+	// Unread means that it is a task of a user without root, whose record isn't read: the image, for one, is unknown.
+	Unread bool `json:"unread,omitempty"`
 }
 
 // formatGPUs returns the cell of the column GPU.
@@ -115,6 +124,35 @@ type listing struct {
 	held  map[string]ledger.Lease // leases by id
 	lost  map[string]string       // the reasons of lost GPUs by UUID
 	full  bool                    // cells aren't cut
+	users bool                    // there are tasks of several users
+}
+
+// add adds a task to the listing.
+func (l *listing) add(t tasks.Task) *listed {
+	own := l.devicesOf(t)
+	l.tasks = append(l.tasks, listed{
+		Task: t, GPUs: output.ListIndexes(own), LostGPUs: l.lostDevices(own), Ends: output.TimeOrNil(t.Deadline()), UserName: output.FindUserName(t.User),
+	})
+	return &l.tasks[len(l.tasks)-1]
+}
+
+// addUserTasks adds the running tasks of users without root, and sorts the listing.
+func (l *listing) addUserTasks(all []berth.UserTask) {
+	for _, t := range all {
+		if slices.ContainsFunc(l.tasks, func(own listed) bool { return own.ID == t.ID && own.Cgroup == t.Cgroup }) {
+			continue // root's, in a lease of the user's
+		}
+		record := tasks.Record{
+			ID: t.ID, Name: output.MakePrintable(t.Name), Command: strings.Fields(output.MakePrintable(cmp.Or(t.Command, t.Program))),
+			Created: t.Started.UTC().Round(time.Second), User: t.UID, Cgroup: t.Cgroup,
+		}
+		if t.Lease != nil {
+			record.Lease, record.Request = t.Lease.ID, t.Lease.Request
+		}
+		l.add(tasks.Task{Record: record, Life: &tasks.Life{Started: record.Created}, Status: tasks.Status{State: tasks.Running}}).Unread = true
+		l.users = true
+	}
+	slices.SortStableFunc(l.tasks, func(a, b listed) int { return b.Created.Compare(a.Created) })
 }
 
 // listLeases returns the leases of the ledger, or those that the broker shows this user.
@@ -249,16 +287,20 @@ func (l listing) printIDs(w io.Writer) error {
 
 // print writes the table, narrowed to width columns; 0 means no terminal.
 func (l listing) print(w io.Writer, width int) error {
-	rows := [][]string{{"ID", "IMAGE", "COMMAND", "CREATED", "STATUS", "GPUS", "NAME"}}
+	headings := []string{"ID", "IMAGE", "COMMAND", "CREATED", "STATUS", "GPUS", "NAME"}
+	if l.users {
+		headings = append(headings, "USER")
+	}
+	rows := [][]string{headings}
 	for _, t := range l.tasks {
-		if t.State == tasks.Broken {
-			rows = append(rows, []string{t.ID, "-", "-", "-", t.String(), "-", "-"})
-			continue
+		row := []string{t.ID, "-", "-", "-", t.String(), "-", "-", t.UserName}
+		if t.State != tasks.Broken {
+			row = []string{
+				t.ID, output.OrDash(l.showImage(t)), l.showCommand(t), output.FormatAge(t.Created, l.now) + " ago",
+				output.FormatStatus(t.Task, l.now), t.formatGPUs(), output.OrDash(t.Name), t.UserName,
+			}
 		}
-		rows = append(rows, []string{
-			t.ID, l.showImage(t), l.showCommand(t), output.FormatAge(t.Created, l.now) + " ago",
-			output.FormatStatus(t.Task, l.now), t.formatGPUs(), t.Name,
-		})
+		rows = append(rows, row[:len(headings)])
 	}
 	if l.full {
 		width = 0
@@ -271,6 +313,7 @@ func (l listing) print(w io.Writer, width int) error {
 		output.Narrowing{Heading: "STATUS", Least: 14, Wrap: true},
 		output.Narrowing{Heading: "GPUS", Least: 8, Wrap: true},
 		output.Narrowing{Heading: "NAME", Least: 12, Wrap: true},
+		output.Narrowing{Heading: "USER", Least: 8, Wrap: true},
 		output.Narrowing{Heading: "IMAGE", Least: 12, Cut: output.CutLeft},
 	))
 }

@@ -31,6 +31,7 @@ func taskColumns() []output.Column {
 		{Name: "Networks", Heading: "NETWORKS"},
 		{Name: "GPUs", Heading: "GPUS"},
 		{Name: "Lease", Heading: "LEASE"},
+		{Name: "User", Heading: "USER"},
 	}
 }
 
@@ -42,6 +43,10 @@ func (l listing) printFormatted(ctx context.Context, w io.Writer, format string,
 	rows := make([]output.Fields, 0, len(l.tasks))
 	for _, t := range l.tasks {
 		row := l.fieldsOf(t)
+		if t.Unread {
+			rows = append(rows, row)
+			continue
+		}
 		if asksFor("Mounts") || asksFor("Networks") {
 			row["Mounts"], row["Networks"] = l.showMounts(k, t.Task)
 		}
@@ -78,7 +83,7 @@ func (l listing) fieldsOf(t listed) output.Fields {
 	f["Names"], f["Image"], f["Command"] = t.Name, t.Image, l.showCommand(t)
 	f["CreatedAt"], f["RunningFor"] = t.Created.Local().Format(output.TimeFormat), output.FormatAge(t.Created, l.now)+" ago"
 	f["Status"], f["GPUs"], f["Lease"] = output.FormatStatus(t.Task, l.now), strings.Join(t.GPUs, ","), t.Lease
-	f["LocalVolumes"] = "0"
+	f["LocalVolumes"], f["User"] = "0", t.UserName
 	return f
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/probe"
@@ -40,7 +42,7 @@ func listingOf(all []tasks.Task) listing {
 		"00000000000b": {Devices: []gpu.Device{{UUID: "GPU-3", Index: "2"}}},
 	}}
 	for _, t := range all {
-		l.tasks = append(l.tasks, listed{Task: t, GPUs: output.ListIndexes(l.devicesOf(t))})
+		l.tasks = append(l.tasks, listed{Task: t, GPUs: output.ListIndexes(l.devicesOf(t)), UserName: "alice"})
 	}
 	return l
 }
@@ -58,6 +60,35 @@ dddddddddddd  debian:12  "sh -c echo  [31m rm"   1h00m ago  lost: the machine wa
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestUserTasks: root's list has the tasks of other users, with what is known of them, and a column for their users.
+func TestUserTasks(t *testing.T) {
+	l := listingOf(someTasks()[:1])
+	l.addUserTasks([]berth.UserTask{
+		{ID: strings.Repeat("e", 12), UID: 4294967290, Cgroup: "/berth/alloc-1.2.3-a/main/eeeeeeeeeeee", Started: now().Add(-2 * time.Hour), Name: "job\n\x1b[31m", Command: "python \x1b[2Jx", Program: "python", Lease: &ledger.Lease{ID: "00000000000b"}},
+		{ID: strings.Repeat("f", 12), UID: 4294967290, Cgroup: "/user/alloc-1.2.3-a/main/ffffffffffff", Started: now().Add(-time.Second), Program: "sleep"},
+		{ID: strings.Repeat("a", 12), UID: 4294967290}, // root's
+	})
+	var b strings.Builder
+	if err := l.print(&b, 0); err != nil {
+		t.Fatal(err)
+	}
+	want := `ID            IMAGE      COMMAND                 CREATED    STATUS     GPUS  NAME       USER
+ffffffffffff  -          "sleep"                 1s ago     up 1s      -     -          4294967290
+aaaaaaaaaaaa  debian:12  "python train.py --e…"  1h00m ago  up 10m00s  0,1   train      alice
+eeeeeeeeeeee  -          "python [2Jx"           2h00m ago  up 2h00m   2     job  [31m  4294967290
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Error(diff)
+	}
+	b.Reset()
+	if err := l.printFormatted(t.Context(), &b, "{{.Names}}|{{.User}}|{{.Lease}}|{{.Size}}{{.Mounts}}|{{.Image}}", backend.Tasks{Store: tasks.Store{Data: t.TempDir()}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "|4294967290|||\ntrain|alice|00000000000a|0 B|debian:12\njob  [31m|4294967290|00000000000b||\n"; b.String() != want {
+		t.Errorf("formatted: %q", b.String())
 	}
 }
 

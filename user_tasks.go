@@ -1,0 +1,128 @@
+package berth
+
+import (
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/hostprocess"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// UserTask is a running task of a user without root. It is found without a file of the user's, who writes the task's
+// record and may put anything there.
+type UserTask struct {
+	ID  string
+	UID int
+	// Cgroup is the task's.
+	Cgroup string
+	// Started is when the container's first process was started, which a restart changes.
+	Started time.Time
+	// Name and Command are what the user has told the broker, "" if the task has no lease of its own. Program is the name of the
+	// container's first process, at most 15 bytes. The user can set all of them to any text.
+	Name, Command, Program string
+	// Lease holds the devices of the task, and of all others in it; nil without one.
+	Lease *ledger.Lease
+}
+
+// taskContainer is the cgroup of a task's container below the task's own.
+const taskContainer = "container"
+
+// ListUserTasks returns the running tasks of users without root. Their containers' cgroups are below those that the broker
+// makes, or that a user has made in a delegated part of the tree. Without a ledger they have no leases. isID reports whether a name is a task's id. A user can make a
+// cgroup that looks like a task's, but none that looks like another user's task. Only root sees all of them.
+//
+// It reads the kernel's record of each process, and nothing that can wait for the process or for a file server of its user.
+func (n *Node) ListUserTasks(isID func(name string) bool) (all []UserTask) {
+	leases, err := n.Leases()
+	if err != nil {
+		leases = nil // the tasks run nevertheless
+	}
+	proc := n.config.GPUHost().ProcPath()
+	found := map[string]userProcess{} // the first process by the task's cgroup
+	for _, pid := range process.List(proc) {
+		at, err := n.cgroups.ProcessPath(proc, pid)
+		if err != nil {
+			continue // it has ended
+		}
+		group, id, ok := parseTaskCgroup(at, isID)
+		if !ok {
+			continue
+		}
+		start, err := process.Start(proc, pid)
+		if err != nil || !process.Lives(proc, pid, start) {
+			continue
+		}
+		task := path.Join(CommandTasks(group), id)
+		if first, ok := found[task]; !ok || start < first.start {
+			found[task] = userProcess{pid, start, group}
+		}
+	}
+	for task, first := range found {
+		if t, ok := n.describeUserTask(task, first, leases); ok {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// userProcess is a process of a task. group is the cgroup of the command around it.
+type userProcess struct {
+	pid   int
+	start uint64
+	group string
+}
+
+// parseTaskCgroup returns the outermost cgroup of a command around a path, and the id of the task in it whose container is at that
+// path. Users make no cgroups outside of the former, but in parts that are theirs altogether.
+func parseTaskCgroup(at string, isID func(string) bool) (group, id string, ok bool) {
+	parts := strings.Split(at, "/")
+	for i := 0; i+3 < len(parts); i++ {
+		if _, _, _, ok := parseCommandCgroup(parts[i]); ok && "/"+parts[i+1] == commandTasks && isID(parts[i+2]) && parts[i+3] == taskContainer {
+			return strings.Join(parts[:i+1], "/"), parts[i+2], true
+		}
+	}
+	return "", "", false
+}
+
+// describeUserTask returns what is known of a task. ok is false for a task of root's.
+func (n *Node) describeUserTask(task string, first userProcess, leases []ledger.Lease) (t UserTask, ok bool) {
+	dir, err := n.cgroups.Dir(CommandTasks(first.group))
+	if err != nil {
+		return t, false
+	}
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil || st.Uid == 0 { // the broker gives it to the user
+		return t, false
+	}
+	t = UserTask{
+		ID: path.Base(task), UID: int(st.Uid), Cgroup: task, Started: time.Now().Add(-process.Age(first.start)),
+		Program: n.ProcessHost().Name(&hostprocess.Process{Process: ledger.Process{PID: first.pid}}),
+	}
+	for i, l := range leases {
+		if IsCommandCgroup(l.Owner.Cgroup) && cgroup.IsWithin(task, l.Owner.Cgroup) && (t.Lease == nil || len(l.Owner.Cgroup) > len(t.Lease.Owner.Cgroup)) {
+			t.Lease = &leases[i]
+		}
+	}
+	if t.Lease != nil && t.Lease.Owner.Cgroup == first.group && n.isTaskLease(*t.Lease) {
+		t.Name, t.Command = t.Lease.Owner.Name, t.Lease.Owner.Command
+	}
+	return t, true
+}
+
+// isTaskLease reports whether a command's lease is that of a single task: its process, the launcher or the monitor, is in a user
+// namespace of its own, as no process of berth alloc is. It is false if the process has ended.
+func (n *Node) isTaskLease(l ledger.Lease) bool {
+	proc := n.config.GPUHost().ProcPath()
+	own, err := process.NamespaceOf(proc, os.Getpid(), "user")
+	if err != nil || !process.Lives(proc, l.Owner.Process.PID, l.Owner.Process.Start) {
+		return false
+	}
+	other, err := process.NamespaceOf(proc, l.Owner.Process.PID, "user")
+	return err == nil && other != own
+}
