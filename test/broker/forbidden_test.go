@@ -38,8 +38,10 @@ func TestForbiddenNamespaces(t *testing.T) {
 				words = append([]string{"--mount", "--wd=" + t.TempDir(), "sh", "-c", script, c.files, forbid, c.how}, words...)
 				return n.Run(t, n.Command("unshare", words...))
 			}
-			n.wantSaid("berth run", around(as(alice, h.words("run", rig.ImagePath(t, "busybox"), "true")...)...),
-				rig.Said{Code: 125, Err: "berth: users of this machine can't make user namespaces, which tasks without root need: " + c.reason + "; fix: " + c.fix + "\n"})
+			for _, words := range [][]string{{"run", rig.ImagePath(t, "busybox"), "true"}, {"pull", rig.ImagePath(t, "busybox")}, {"ps"}} {
+				n.wantSaid("berth "+words[0], around(as(alice, h.words(words...)...)...),
+					rig.Said{Code: 125, Err: "berth: users of this machine can't make user namespaces, which tasks without root need: " + c.reason + "; fix: " + c.fix + "\n"})
+			}
 			for who, words := range map[string][]string{"root": {n.Berth, "doctor", "--json"}, "alice": as(alice, h.words("doctor", "--json")...)} {
 				var all []struct{ ID, State, Text, Fix string }
 				rig.Decode(t, around(words...).Out, &all)
@@ -54,6 +56,11 @@ func TestForbiddenNamespaces(t *testing.T) {
 				}
 			}
 		})
+	}
+	n.Do(t, "sh", "-c", `mkdir /run/private && cp "$0" /run/private && chmod 700 /run/private/berth`, n.Berth)
+	t.Cleanup(func() { n.Do(t, "rm", "-r", "/run/private") })
+	if got := n.Run(t, n.Command("/run/private/berth", "doctor")).Out; !strings.Contains(got, "can't be tried: ordinary users can't execute /run/private/berth; fix: install berth where users may execute it") {
+		t.Errorf("with a program of root's alone doctor says %s", got)
 	}
 	if got := h.berth("doctor").Out; !strings.Contains(got, "users may make user namespaces") {
 		t.Errorf("otherwise doctor says %s", got)

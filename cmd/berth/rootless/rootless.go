@@ -25,14 +25,20 @@ import (
 // Wrap returns an action that runs in a user namespace if this process is not root.
 func Wrap(action cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
-		if os.Geteuid() == 0 {
+		if os.Geteuid() == 0 && !verb.IsHelped() {
 			return action(c)
 		}
 		conf, err := verb.LoadConfig(c)
-		if err != nil {
+		switch {
+		case err != nil:
+			return err
+		case !verb.IsHelped():
+			return Run(c, conf)
+		}
+		if err := explainRefusal(conf, userns.CheckRights()); err != nil {
 			return err
 		}
-		return Run(c, conf)
+		return action(c)
 	}
 }
 
