@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"syscall"
 	"time"
 
@@ -279,9 +281,26 @@ func explainNoRestart(err error) string {
 // error Is ledger.ErrNotFound if the lease was released.
 func (m *monitor) bindLease() error {
 	if !m.hasOwnLease() {
-		return nil
+		return m.findParent()
 	}
 	return m.ledger.Bind(context.Background(), m.rec.Lease, ledger.Owner{
 		Process: ledger.Process{PID: m.self.PID, Start: m.self.Start}, Cgroup: m.rec.Cgroup,
 	})
+}
+
+// findParent returns an error if the cgroup around the task's is gone. That of a task without root, or in a lease of berth alloc, goes with
+// the lease: the error Is ledger.ErrNotFound then.
+func (m *monitor) findParent() error {
+	parent := path.Dir(m.rec.Cgroup)
+	if m.rec.Cgroup == "" || parent == tasks.CgroupParent {
+		return nil
+	}
+	dir, err := m.cgroups.Dir(parent)
+	if err == nil {
+		_, err = os.Stat(dir)
+	}
+	if errors.Is(err, fs.ErrNotExist) && m.rec.Lease != "" {
+		return fmt.Errorf("lease %s: %w", m.rec.Lease, ledger.ErrNotFound)
+	}
+	return err
 }

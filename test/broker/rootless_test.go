@@ -231,6 +231,23 @@ func TestDetachedTaskOfUser(t *testing.T) {
 	h.wantClean()
 }
 
+// TestRestartAfterRelease: a task whose lease root has ended isn't started again.
+func TestRestartAfterRelease(t *testing.T) {
+	n := start(t)
+	n.broker()
+	h := n.home(alice)
+	if got := h.berth("run", "-d", "--name", "job", "--restart", "always", "--gpus", "1", rig.ImagePath(t, "busybox"), "sleep", "1000"); got.Code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	n.Do(t, n.Berth, "release", "--force", n.waitForLeases(1)[0].ID)
+	n.waitForLeases(0)
+	if got := h.berth("wait", "job"); !strings.Contains(got.Err, "its lease was released") || got.Out != "255\n" { // its monitor was ended, too
+		t.Errorf("%+v", got)
+	}
+	n.wantSaid("rm", h.berth("rm", "job"), rig.Said{Out: "job\n"})
+	h.wantClean()
+}
+
 // TestExecAsUser: a command in a task of a user's opens the task's devices, and has its exit code.
 func TestExecAsUser(t *testing.T) {
 	n := start(t)
