@@ -90,8 +90,31 @@ func parseTaskCgroup(at string, isID func(string) bool) (group, id string, ok bo
 	return "", "", false
 }
 
-// describeUserTask returns what is known of a task. ok is false for a task of root's.
+// isOfThisHost reports whether this host's berth has made the cgroup of a command. Hosts in containers of the machine have trees of their own
+// below this one's: the process that a cgroup outside of /berth is named after has to see the same tree.
+func (n *Node) isOfThisHost(group string) bool {
+	if cgroup.IsWithin(group, commandParent) {
+		return true
+	}
+	pid, start, namespace, ok := parseCommandCgroup(group)
+	proc := n.config.GPUHost().ProcPath()
+	own, err := process.Namespace(proc, os.Getpid())
+	if !ok || err != nil || namespace != own || !process.Lives(proc, pid, start) {
+		return false
+	}
+	view, err := process.NamespaceOf(proc, os.Getpid(), "cgroup")
+	if err != nil {
+		return false
+	}
+	other, err := process.NamespaceOf(proc, pid, "cgroup")
+	return err == nil && other == view
+}
+
+// describeUserTask returns what is known of a task. ok is false for a task of root's, and for one of another host.
 func (n *Node) describeUserTask(task string, first userProcess, leases []ledger.Lease) (t UserTask, ok bool) {
+	if !n.isOfThisHost(first.group) {
+		return t, false
+	}
 	dir, err := n.cgroups.Dir(CommandTasks(first.group))
 	if err != nil {
 		return t, false

@@ -46,7 +46,7 @@ fi
 
 # Tasks without GPUs would go on too, and nobody could see or stop them. Records, monitors
 # and shims are looked at, for each may be lost or killed.
-tasks=$(berth --engine native ps --quiet) || refuse "whether tasks run isn't known (see above)"
+tasks=$(berth --engine native ps --format '{{.ID}}') || refuse "whether tasks run isn't known (see above)"
 if [ -n "$tasks" ]; then
 	tasks=$(echo "$tasks" | tr '\n' ' ')
 	refuse "tasks run (${tasks% }); end them first: berth stop ${tasks% }"

@@ -59,7 +59,7 @@ func TestUserTasksOfRoot(t *testing.T) {
 			t.Errorf("ps %v: %s", words, got)
 		}
 	}
-	if got := n.Do(t, n.Berth, "ps", "-aq"); strings.Count(got, "\n") != len(lines)+1 || !strings.Contains(got, ended) {
+	if got := n.Do(t, n.Berth, "ps", "-aq"); strings.Count(got, "\n") != 2 || !strings.Contains(got, ended) || !strings.Contains(got, own) { // root's own
 		t.Errorf("ps -aq: %s", got)
 	}
 	table := n.Do(t, n.Berth, "ps")

@@ -76,7 +76,7 @@ func runPs(c *cli.Context) error {
 	for _, t := range all {
 		list.add(t)
 	}
-	if store.Engine == nil {
+	if store.Engine == nil && !c.Bool("quiet") { // ids are for verbs, which act on the caller's own tasks
 		list.addUserTasks(backend.ListUserTasks(conf))
 	}
 	list.chooseTasks(c, filters, showsEnded)
