@@ -129,7 +129,7 @@ package: ## dist/*.deb and dist/*.rpm, for amd64 and arm64, the same bytes from 
 test-packages: deps ## install, upgrade, remove and purge the packages on servers with a systemd; needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-packages needs root'; exit 1; }
 	@PACKAGES=1 test/deps.sh
-	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null
+	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null && test/engines/tree.sh users >/dev/null
 	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 60m -json ./test/packages | $(GO) run ./test/audit
 
 deps: ## install what is missing of runc, crun, a C compiler and the image tools (root on Debian)

@@ -3,6 +3,8 @@
 #
 #   tree.sh forky      .cache/engines/forky: docker, containerd, podman, runc, crun, all of them new
 #   tree.sh bookworm   .cache/engines/bookworm: those of Debian 12, whose docker knows no CDI
+#   tree.sh users      .cache/engines/users: as forky, and the ways in which people without root come
+#                      to a server and start containers there: sshd, cron, at, bubblewrap, Apptainer
 #
 # with systemd, which a host may boot, catatonit, which podman's pods wait in, rpm, and AppArmor's parser: 4.1 and 3.0
 #
@@ -12,12 +14,18 @@ set -eu
 
 die() { echo "tree.sh: $*" >&2; exit 1; }
 
-suite=${1-}
+tree=${1-}
 packages=runc,crun,containerd,docker.io,podman,conmon,catatonit,tini,busybox-static,systemd-sysv,dbus,mount,apparmor
-case $suite in
+suite=$tree
+more= # a suite for packages that the first lacks
+case $tree in
 forky) packages=$packages,docker-cli,docker-compose,rpm ;;
 bookworm) ;;
-*) die "usage: tree.sh forky|bookworm" ;;
+users)
+	suite=forky more=sid # which alone has Apptainer
+	packages=$packages,docker-cli,passwd,openssh-server,openssh-client,cron,at,bubblewrap,uidmap,libpam-systemd,dbus-user-session,apptainer
+	;;
+*) die "usage: tree.sh forky|bookworm|users" ;;
 esac
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,25 +36,28 @@ exec 9>"$cache/.lock"
 flock 9
 
 recipe=$(sha256sum <"$here/tree.sh" | cut -d' ' -f1)
-if [ "$(cat "$cache/$suite.recipe" 2>/dev/null)" = "$recipe" ]; then
-	echo "$cache/$suite"
+if [ "$(cat "$cache/$tree.recipe" 2>/dev/null)" = "$recipe" ]; then
+	echo "$cache/$tree"
 	exit 0
 fi
-[ "$(id -u)" = 0 ] || die "making a root file system of $suite needs root"
+[ "$(id -u)" = 0 ] || die "making a root file system of $tree needs root"
 command -v mmdebstrap >/dev/null || die "please install mmdebstrap (make deps)"
 archive=$(apt-get indextargets --format '$(REPO_URI)' | grep -m 1 '/debian/*$') ||
-	die "no Debian archive among apt's sources: engines of $suite can't be fetched"
+	die "no Debian archive among apt's sources: engines of $tree can't be fetched"
 
-echo "making a root file system of $suite with engines (about half a minute)" >&2
-rm -rf "$cache/$suite" "$cache/$suite.recipe"
+echo "making the root file system $tree with engines (about half a minute)" >&2
+rm -rf "$cache/$tree" "$cache/$tree.recipe"
+set -- # apt's sources
+for name in $suite $more; do
+	set -- "$@" "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $name main"
+done
 # What a mirror serves may be older than its Release file says is good.
 mmdebstrap --quiet --mode=root --variant=apt --include="$packages" \
 	--aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' \
 	--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 	--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/info/*' \
-	"$suite" "$cache/$suite" \
-	"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $suite main" \
-	>"$cache/$suite.log" 2>&1 9>&- ||
-	die "engines of $suite can't be fetched: $(grep '^E: ' "$cache/$suite.log" | head -n 1) ($cache/$suite.log has more)"
-printf '%s\n' "$recipe" >"$cache/$suite.recipe"
-echo "$cache/$suite"
+	--aptopt="APT::Default-Release \"$suite\"" "$suite" "$cache/$tree" "$@" \
+	>"$cache/$tree.log" 2>&1 9>&- ||
+	die "engines of $tree can't be fetched: $(grep '^E: ' "$cache/$tree.log" | head -n 1) ($cache/$tree.log has more)"
+printf '%s\n' "$recipe" >"$cache/$tree.recipe"
+echo "$cache/$tree"
