@@ -1,6 +1,6 @@
 // Package packages holds black-box tests of the packages: built twice, installed,
 // upgraded, removed and purged by dpkg and rpm on simulated GPU servers that a real
-// systemd has booted.
+// systemd has booted. There users share GPUs with berth's packages and Debian's other ones, too.
 //
 // It uses the root file systems of test/engines and so is run by make test-packages.
 package packages

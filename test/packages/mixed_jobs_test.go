@@ -17,8 +17,6 @@ type job struct {
 	way  *way
 	gpus int
 	life time.Duration
-	// excused is true if the job failed for a reason that is documented.
-	excused bool
 }
 
 // way is how tasks are started.
@@ -26,6 +24,10 @@ type way struct {
 	name string
 	// user is the shell's command of a user, and root that of root; one is empty.
 	user, root func(j *job) string
+	// asks is true for users' detached tasks, which ask the broker themselves.
+	asks bool
+	// stays is true if what was killed may leave processes in the lease for ever.
+	stays bool
 	// unleased tasks hold no lease, and must not open a GPU.
 	unleased bool
 	// refused requests don't wait for busy GPUs, as those of docker: they are repeated.
@@ -56,7 +58,8 @@ func (j *job) run(flags, image string) string {
 func runShell(j *job) string { return j.alloc(j.opener("/dev/nvidia")) }
 
 func runPodman(j *job) string {
-	return j.alloc("podman run --rm --cgroups=disabled --network none --env BERTH_DEVICES --volume /dev:/dev --volume /mix:/mix --rootfs image:O " + j.opener("/dev/nvidia"))
+	// The id is for releaseKilled.
+	return j.alloc("sh -c 'echo $BERTH_LEASE >'$HOME/" + j.name + ".lease'; exec \"$0\" \"$@\"' podman run --rm --cgroups=disabled --network none --env BERTH_DEVICES --volume /dev:/dev --volume /mix:/mix --rootfs image:O " + j.opener("/dev/nvidia"))
 }
 
 func runBubblewrap(j *job) string {
@@ -85,8 +88,8 @@ var mixWays = []*way{
 		return "systemd-run --quiet --pipe --wait --collect --setenv MIX=" + j.name + " --uid " + j.user + " " + runShell(j)
 	}},
 	{name: "a user's berth run", user: func(j *job) string { return j.run("", "image") }},
-	{name: "a user's berth run -d", user: func(j *job) string { return runDetached(j, "image") }},
-	{name: "podman", user: runPodman},
+	{name: "a user's berth run -d", asks: true, user: func(j *job) string { return runDetached(j, "image") }},
+	{name: "podman", stays: true, user: runPodman},
 	{name: "bubblewrap", user: runBubblewrap},
 	{name: "Apptainer", user: runApptainer},
 	{name: "root's berth run", root: func(j *job) string { return j.run("", shared+"/image") }},
@@ -124,25 +127,39 @@ func (m *mix) words(j *job) []string {
 	return m.ssh(j.user, script+j.way.user(j))
 }
 
-// launch brings a job to its end. It is repeated if its request doesn't queue and GPUs are busy.
+// launch brings a job to its end. It is repeated if its request doesn't queue and GPUs are busy, or if it is a detached task
+// that waited when the broker was killed, which fails then (docs/broker.md).
 func (m *mix) launch(j *job) {
 	for range 500 {
-		brokers := m.brokerKills()
 		code, said := m.runForAtMost(2*time.Minute, m.words(j)...)
 		switch {
-		case code == 0, m.hits(j.name) > 0:
+		case m.hits(j.name) > 0:
+			if j.way.stays {
+				m.releaseKilled(j)
+			}
+			return
+		case code == 0:
 			return
 		case j.way.refused && strings.Contains(said, " free"):
 			time.Sleep(100 * time.Millisecond)
-		case j.way.name == "a user's berth run -d" && m.brokerKills() != brokers:
-			j.excused = true // docs/broker.md: a task that waits fails if the broker is restarted
-			return
+		case j.way.asks && strings.Contains(m.do(m.ssh(j.user, "berth inspect "+j.name)...), `"error": "ask the broker: `):
+			m.do(m.ssh(j.user, "berth rm "+j.name)...)
 		default:
 			m.t.Errorf("%s of %s by %s: nobody killed it, and its exit code is %d: %s", j.name, j.user, j.way.name, code, said)
 			return
 		}
 	}
 	m.t.Errorf("%s by %s never gets GPUs", j.name, j.way.name)
+}
+
+// releaseKilled ends what podman, or its runtime, has left in a lease when it was killed: a container that was never
+// started, which podman itself doesn't know. It is the user who ends the lease.
+func (m *mix) releaseKilled(j *job) {
+	time.Sleep(j.life)
+	code, said := m.runForAtMost(time.Minute, m.ssh(j.user, "berth release --force $(cat "+j.name+".lease)")...)
+	if code == 0 {
+		m.t.Logf("what was killed of %s held its lease: %s", j.name, strings.TrimSpace(said))
+	}
 }
 
 // runForAtMost runs a command that may be killed, and whose children may outlive it.

@@ -146,9 +146,7 @@ func (m *mix) kill(v victim) {
 		return
 	}
 	m.kills[v.kind]++
-	if v.kind == "broker" {
-		m.broker++
-	} else {
+	if v.name != "" {
 		m.hit[v.name]++
 	}
 }
@@ -171,10 +169,4 @@ func (m *mix) hits(name string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.hit[name]
-}
-
-func (m *mix) brokerKills() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.broker
 }

@@ -43,6 +43,7 @@ func TestMixedUsers(t *testing.T) {
 	m.wantOpen("a user without the guard", user, "01234567")
 	m.do("systemctl", "enable", "--now", "berth-guard.service", "berth-broker.socket")
 	m.wantOpen("a user", user, "")
+	m.checkPodmanWithoutSession()
 	before := m.listMounts()
 
 	m.storm()
@@ -67,7 +68,6 @@ type mix struct {
 
 	mu     sync.Mutex
 	hit    map[string]int // kills of a job's processes, by its name
-	broker int            // kills of the broker
 	kills  map[string]int // by what was killed
 }
 
@@ -129,6 +129,24 @@ func (m *mix) wantOpen(who string, words []string, want string) {
 	}
 }
 
+// checkPodmanWithoutSession: the process that podman leaves for its next calls stays in the lease if the user's
+// systemd doesn't run, as docs/broker.md says, and the lease ends with it.
+func (m *mix) checkPodmanWithoutSession() {
+	m.t.Helper()
+	asCarol := func(script string) []string {
+		return []string{
+			"systemd-run", "--quiet", "--pipe", "--wait", "--uid", "carol", "--working-directory", "/home/carol", "--setenv", "HOME=/home/carol",
+			"sh", "-c", script,
+		}
+	}
+	said := m.do(asCarol("berth alloc 1 -- podman run --rm --cgroups=disabled --network none --rootfs image:O /probe </dev/null 2>&1")...)
+	if want := "the command left 1 process running"; !strings.Contains(said, want) {
+		m.t.Errorf("berth alloc says %q, want %q", said, want)
+	}
+	m.do(asCarol("podman system migrate 2>/dev/null")...)
+	m.until("sh", "-c", "berth alloc 1 -- true && berth leases | grep -q 'no leases'")
+}
+
 // cronScript is what cron runs for each user in each minute.
 const cronScript = `#!/bin/sh
 name=cron-$(id -un)
@@ -157,6 +175,10 @@ for user; do echo '* * * * * /mix/cron' | crontab -u "$user" -; done`, cronScrip
 				}
 			})
 		}
+	}
+	for _, user := range mixUsers {
+		// The first call leaves a process, which stays in a lease if podman is killed at that moment.
+		m.do(m.ssh(user, "podman unshare true 2>/dev/null")...)
 	}
 	calm := make(chan struct{})
 	killer.Go(func() { m.killAtRandom(calm, rand.New(rand.NewPCG(m.seed, 1))) })
@@ -211,7 +233,7 @@ func (m *mix) checkRecords() {
 		}
 		if looks[what+j.name] > 0 {
 			ways[j.way.name]++
-		} else if m.hits(j.name) == 0 && !j.excused {
+		} else if m.hits(j.name) == 0 {
 			m.t.Errorf("%s by %s has no end", j.name, j.way.name)
 		}
 	}
@@ -255,7 +277,14 @@ func (m *mix) checkNothingLeft(mounts []string) {
 	if len(left) > 0 {
 		m.t.Errorf("processes are left: %q", left)
 	}
-	m.until("berth", "alloc", "8", "--", "true")
+	const all = `for i in $(seq 300); do berth alloc 8 -- true 2>/dev/null && exit; sleep 0.1; done; berth leases
+for file in $(find /sys/fs/cgroup -path '*/berth/*' -name cgroup.procs); do
+	while read -r pid; do echo "$file $pid" && ps -f -p "$pid"; done <"$file"
+done
+exit 1`
+	if code, said := m.run("sh", "-c", all); code != 0 {
+		m.t.Errorf("not all GPUs are free: %s", said)
+	}
 	if said := m.do("berth", "leases"); said != "there are no leases and no waiting requests\n" {
 		m.t.Errorf("leases are left: %s", said)
 	}
