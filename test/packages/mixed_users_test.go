@@ -66,9 +66,9 @@ type mix struct {
 	seed uint64
 	jobs []*job
 
-	mu     sync.Mutex
-	hit    map[string]int // kills of a job's processes, by its name
-	kills  map[string]int // by what was killed
+	mu    sync.Mutex
+	hit   map[string]int // kills of a job's processes, by its name
+	kills map[string]int // by what was killed
 }
 
 func newMix(t *testing.T) *mix {
