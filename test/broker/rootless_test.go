@@ -150,7 +150,19 @@ func TestSubordinateIDs(t *testing.T) {
 	if got.Code != 125 || !strings.Contains(got.Err, "--user 70000: a task without root on the host has") {
 		t.Errorf("a user that there isn't: %+v", got)
 	}
-	const killMonitor = "kill -9 $(pgrep -u 4711 -f '^[^ ]*berth-monitor')"
+	killMonitor := func() {
+		t.Helper()
+		var tasks []struct {
+			State struct {
+				MonitorPID int `json:"monitor_pid"`
+			}
+		}
+		rig.Decode(t, h.berth("inspect", "job").Out, &tasks)
+		if len(tasks) != 1 || tasks[0].State.MonitorPID <= 0 {
+			t.Fatalf("the task has no monitor: %+v", tasks)
+		}
+		rig.Must(t, syscall.Kill(tasks[0].State.MonitorPID, syscall.SIGKILL))
+	}
 	const waits = "trap 'exit 3' TERM; trap 'echo signalled' USR1; echo begins; while :; do sleep 0.1; done"
 	for _, killed := range []bool{false, true} {
 		if got := h.berth("run", "-d", "--name", "job", "--user", "1000", busybox, "sh", "-c", waits); got.Code != 0 {
@@ -158,7 +170,7 @@ func TestSubordinateIDs(t *testing.T) {
 		}
 		rig.WaitUntil(t, "it runs", func() bool { return h.berth("logs", "job").Out == "begins\n" })
 		if killed { // the next monitor is in another namespace
-			n.Do(t, "sh", "-c", killMonitor)
+			killMonitor()
 		}
 		n.wantSaid("exec", h.berth("exec", "job", "id", "-u"), rig.Said{Out: "1000\n"})
 		n.wantSaid("exec as root", h.berth("exec", "--user", "0", "job", "id", "-u"), rig.Said{Out: "0\n"})
@@ -169,7 +181,7 @@ func TestSubordinateIDs(t *testing.T) {
 		n.wantSaid("rm", h.berth("rm", "job"), rig.Said{Out: "job\n"})
 	}
 	n.wantSaid("-d", rig.Said{Code: h.berth("run", "-d", "--timeout", "4s", "--name", "job", "--user", "1000", busybox, "sh", "-c", waits).Code}, rig.Said{})
-	n.Do(t, "sh", "-c", killMonitor)
+	killMonitor()
 	rig.WaitUntil(t, "it is taken over", func() bool { return h.berth("logs", "job").Out == "begins\n" })
 	if got := h.berth("wait", "job"); got.Out != "255\n" || !strings.Contains(got.Err, "its time of 4s was over") { // the monitor may not see how it has ended
 		t.Errorf("timeout: %+v", got)

@@ -75,7 +75,7 @@ func runDetached(j *job, image string) string {
 	return j.run("-d --name "+j.name, image) + " >/dev/null && code=$(berth wait " + j.name + ") && exit $code"
 }
 
-// mixWays are all ways.
+// mixWays are all ways, without Apptainer's if that isn't installed.
 var mixWays = []*way{
 	{name: "ssh", user: runShell},
 	{name: "at", user: func(j *job) string {
