@@ -190,7 +190,7 @@ func findInnermost(leases []ledger.Lease, group string) (around ledger.Lease) {
 	return around
 }
 
-// findSlice returns the innermost slice of systemd around a cgroup that is root's, "/" if there is none. A user's limits are those of
+// findSlice returns the innermost systemd slice owned by root that contains a cgroup, "/" if there is none. A user's limits are those of
 // such slices (user-1000.slice).
 func (m *mover) findSlice(group string) string {
 	for group = path.Clean("/" + group); group != "/"; group = path.Dir(group) {
@@ -369,8 +369,14 @@ func (n *Node) findOtherDevice(inv gpu.Inventory, lease ledger.Lease, adopts fun
 
 // WithdrawLease ends the lease of a process that doesn't get it, unless processes are in its cgroup.
 func (n *Node) WithdrawLease(ctx context.Context, l ledger.Lease) error {
-	err := n.withMoveLock(ctx, func() error { return n.ledger.ReleaseEmpty(ctx, l.ID) })
-	if errors.Is(err, ledger.ErrLive) {
+	populated := false
+	err := n.withMoveLock(ctx, func() (err error) {
+		if populated, err = n.cgroups.Populated(l.Owner.Cgroup); populated || err != nil {
+			return err
+		}
+		return n.ledger.ReleaseEmpty(ctx, l.ID)
+	})
+	if populated || errors.Is(err, ledger.ErrLive) {
 		return nil
 	}
 	return errors.Join(err, n.RemoveCommandCgroup(ctx, l.Owner.Cgroup))

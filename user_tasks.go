@@ -34,7 +34,7 @@ type UserTask struct {
 const taskContainer = "container"
 
 // ListUserTasks returns the running tasks of users without root. Their containers' cgroups are below those that the broker
-// makes, or that a user has made in a delegated part of the tree. Without a ledger they have no leases. isID reports whether a name is a task's id. A user can make a
+// makes, or that a user has made in a subtree of the user's own. Without a ledger they have no leases. isID reports whether a name is a task's id. A user can make a
 // cgroup that looks like a task's, but none that looks like another user's task. Only root sees all of them.
 //
 // It reads the kernel's record of each process, and nothing that can wait for the process or for a file server of its user.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -115,11 +116,12 @@ func readSubordinateIDs(path string, uid int) ([]idRange, error) {
 	return parseSubordinateIDs(string(data), strconv.Itoa(uid), username.Find(uid)), nil
 }
 
-// maxRanges bounds the ranges of a user. The kernel's limit is 340 lines of a map.
-const maxRanges = 300
+// maxRanges bounds the ranges of a user. A map is written at once, and has less than a page then. Source: user_namespaces(7).
+const maxRanges = 100
 
 // parseSubordinateIDs returns the ranges of a user, who is named by the uid or the login name. It omits lines that it can't read, as
-// newuidmap does, and ranges that make the ids of the namespace too large for 32 bits.
+// newuidmap does, ranges that overlap an earlier one or have the user's own id, which
+// the kernel refuses, and ranges that make the ids of the namespace too large for 32 bits.
 func parseSubordinateIDs(text, uid, name string) (ranges []idRange) {
 	total := uint64(1)
 	for line := range strings.Lines(text) {
@@ -130,6 +132,10 @@ func parseSubordinateIDs(text, uid, name string) (ranges []idRange) {
 		first, err1 := strconv.ParseUint(f[1], 10, 32)
 		size, err2 := strconv.ParseUint(f[2], 10, 32)
 		if errors.Join(err1, err2) != nil || size == 0 || first+size >= 1<<32 || total+size >= 1<<32 || len(ranges) == maxRanges {
+			continue
+		}
+		overlaps := func(r idRange) bool { return first < r.outside+r.size && r.outside < first+size }
+		if own, err := strconv.ParseUint(uid, 10, 32); err != nil || overlaps(idRange{outside: own, size: 1}) || slices.ContainsFunc(ranges, overlaps) {
 			continue
 		}
 		ranges = append(ranges, idRange{outside: first, size: size})

@@ -56,9 +56,10 @@ func TestSubordinateIDs(t *testing.T) {
 		{"by name", "bob:100000:65536\nalice:165536:65536\n", idMap{{0, 1000, 1}, {1, 165536, 65536}}},
 		{"by uid", "1000:165536:65536\n", idMap{{0, 1000, 1}, {1, 165536, 65536}}},
 		{"two ranges", "alice:165536:10\n1000:500000:20\n", idMap{{0, 1000, 1}, {1, 165536, 10}, {11, 500000, 20}}},
+		{"overlapping", "alice:165536:10\nalice:165545:10\nalice:165536:10\nalice:999:2\nalice:1:998\n", idMap{{0, 1000, 1}, {1, 165536, 10}, {11, 1, 998}}},
 		{"other names", "alice2:1:2\n#alice:1:2\nalic:1:2\n", idMap{{0, 1000, 1}}},
 		{"no ranges", "alice\nalice:1\nalice:x:1\nalice:1:0\nalice:1:2:3\nalice:-1:2\nalice:4294967295:1\nalice:1:4294967295\n", idMap{{0, 1000, 1}}},
-		{"too many", "alice:1:4294967290\nalice:1:20\n", idMap{{0, 1000, 1}, {1, 1, 4294967290}}},
+		{"too many", "alice:2000:4294960000\nalice:1:999\n", idMap{{0, 1000, 1}, {1, 2000, 4294960000}, {4294960001, 1, 999}}},
 		{"empty", "", idMap{{0, 1000, 1}}},
 	} {
 		got := withRoot(1000, parseSubordinateIDs(tt.text, "1000", "alice"))

@@ -38,9 +38,8 @@ func (h Hierarchy) Delegate(path string, uid int) error {
 	return nil
 }
 
-// TakeBack undoes [Hierarchy.Delegate]: the user can't make cgroups below the one at path any more, also not in those that they have made
-// there, and their processes can still move between these. A cgroup that doesn't exist, or that this process may not change, is no
-// error.
+// TakeBack undoes [Hierarchy.Delegate]: the user can't make cgroups at any depth below the one at path any more. Processes can still be
+// moved between those that the user has made. A cgroup that doesn't exist, or that this process may not change, is no error.
 func (h Hierarchy) TakeBack(path string) error {
 	if h.Version != V2 {
 		return nil

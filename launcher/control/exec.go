@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -77,7 +79,7 @@ func execInContainer(ctx context.Context, store tasks.Store, t tasks.Task, o Exe
 	}
 	null := supervise.ContainerNull(root)
 	defer null.Close()
-	return o.run(ctx, s, t, dir, null)
+	return o.run(ctx, s, t, dir, null, process.User)
 }
 
 func (o ExecOptions) withDefaults() ExecOptions {
@@ -92,8 +94,22 @@ func (o ExecOptions) streams() supervise.Streams {
 	}
 }
 
-// run runs the command that the directory describes, to its end unless it is detached.
-func (o ExecOptions) run(ctx context.Context, s *supervise.Signals, t tasks.Task, dir execDir, null supervise.Null) (int, error) {
+// startAs starts a runtime that runs a command as a user. In a user namespace, crun keeps the groups of its caller (see
+// [spec.RestrictGroups]): for another user than root these have to be the user's already.
+func startAs(u specs.User) func(*exec.Cmd) error {
+	return func(cmd *exec.Cmd) error {
+		if u.UID != 0 && userns.IsInside() {
+			if cmd.SysProcAttr == nil {
+				cmd.SysProcAttr = &syscall.SysProcAttr{}
+			}
+			cmd.SysProcAttr.Credential = &syscall.Credential{Groups: u.AdditionalGids}
+		}
+		return cmd.Start()
+	}
+}
+
+// run runs the command that the directory describes, as this user, to its end unless it is detached.
+func (o ExecOptions) run(ctx context.Context, s *supervise.Signals, t tasks.Task, dir execDir, null supervise.Null, user specs.User) (int, error) {
 	c := supervise.Command{
 		Streams: o.streams(), Null: null,
 		Runtime: ociruntime.Runtime{Path: t.Runtime, Root: t.RuntimeRoot, Log: dir.in("log")},
@@ -106,7 +122,7 @@ func (o ExecOptions) run(ctx context.Context, s *supervise.Signals, t tasks.Task
 	}
 	program := ociruntime.Seal(t.Runtime)
 	defer program.Close()
-	if err := c.Start(ctx, s, program, (*exec.Cmd).Start); err != nil {
+	if err := c.Start(ctx, s, program, startAs(user)); err != nil {
 		return 0, errors.Join(err, c.Drain(s, true))
 	}
 	if o.Detach && o.Terminal {

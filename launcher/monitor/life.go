@@ -281,16 +281,16 @@ func explainNoRestart(err error) string {
 // error Is ledger.ErrNotFound if the lease was released.
 func (m *monitor) bindLease() error {
 	if !m.hasOwnLease() {
-		return m.findParent()
+		return m.checkParent()
 	}
 	return m.ledger.Bind(context.Background(), m.rec.Lease, ledger.Owner{
 		Process: ledger.Process{PID: m.self.PID, Start: m.self.Start}, Cgroup: m.rec.Cgroup,
 	})
 }
 
-// findParent returns an error if the cgroup around the task's is gone. That of a task without root, or in a lease of berth alloc, goes with
+// checkParent returns an error if the cgroup around the task's is gone. That of a task without root, or in a lease of berth alloc, goes with
 // the lease: the error Is ledger.ErrNotFound then.
-func (m *monitor) findParent() error {
+func (m *monitor) checkParent() error {
 	parent := path.Dir(m.rec.Cgroup)
 	if m.rec.Cgroup == "" || parent == tasks.CgroupParent {
 		return nil

@@ -37,7 +37,7 @@ func RestrictToUserNamespace(s *specs.Spec, hasGroup func(gid uint32) bool) {
 // ttyGroup is the group of terminals of the container, "gid=5" of its devpts.
 const ttyGroup = 5
 
-// keepGroups is an annotation by which crun keeps the groups of its caller, and sets none. runc knows no such, and drops the caller's
+// keepGroups is an annotation by which crun keeps the groups of its caller, and sets none. runc has no such annotation, and drops the caller's
 // groups where the user namespace has others. Source: crun(1), "run.oci.keep_original_groups".
 const keepGroups = "run.oci.keep_original_groups"
 

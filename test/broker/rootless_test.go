@@ -137,6 +137,9 @@ func TestSubordinateIDs(t *testing.T) {
 			t.Errorf("another user with %s: %+v", runtime, got)
 		}
 	}
+	n.wantSaid("-d", rig.Said{Code: h.berth("run", "-d", "--name", "root", busybox, "sleep", "1000").Code}, rig.Said{})
+	n.wantSaid("groups of another user in root's task", h.berth("exec", "--user", "1000", "root", "id", "-G"), rig.Said{Out: "1000 44\n"})
+	n.wantSaid("rm -f", h.berth("rm", "-f", "root"), rig.Said{Out: "root\n"})
 	n.wantSaid("chown", h.berth("run", "-v", h.dir+":/home", busybox, "sh", "-c", "touch /home/own /home/other; chown 1000:1000 /home/other; ls -ln /home | awk 'NR>1 {print $3,$4,$9}'"),
 		rig.Said{Out: "1000 1000 other\n0 0 own\n"})
 	for file, uid := range map[string]uint32{"own": alice, "other": 300999} {
@@ -152,16 +155,13 @@ func TestSubordinateIDs(t *testing.T) {
 	}
 	killMonitor := func() {
 		t.Helper()
-		var tasks []struct {
-			State struct {
-				MonitorPID int `json:"monitor_pid"`
-			}
-		}
-		rig.Decode(t, h.berth("inspect", "job").Out, &tasks)
-		if len(tasks) != 1 || tasks[0].State.MonitorPID <= 0 {
-			t.Fatalf("the task has no monitor: %+v", tasks)
-		}
-		rig.Must(t, syscall.Kill(tasks[0].State.MonitorPID, syscall.SIGKILL))
+		var pid int
+		rig.WaitUntil(t, "the task has a monitor", func() bool { // which is recorded after the start
+			_, after, _ := strings.Cut(h.berth("inspect", "job").Out, `"monitor_pid": `)
+			n, _ := fmt.Sscan(after, &pid)
+			return n == 1 && pid > 0
+		})
+		rig.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
 	const waits = "trap 'exit 3' TERM; trap 'echo signalled' USR1; echo begins; while :; do sleep 0.1; done"
 	for _, killed := range []bool{false, true} {
@@ -173,6 +173,7 @@ func TestSubordinateIDs(t *testing.T) {
 			killMonitor()
 		}
 		n.wantSaid("exec", h.berth("exec", "job", "id", "-u"), rig.Said{Out: "1000\n"})
+		n.wantSaid("groups of exec", h.berth("exec", "--user", "1000", "job", "id", "-G"), rig.Said{Out: "1000 44\n"})
 		n.wantSaid("exec as root", h.berth("exec", "--user", "0", "job", "id", "-u"), rig.Said{Out: "0\n"})
 		n.wantSaid("kill", h.berth("kill", "-s", "USR1", "job"), rig.Said{Out: "job\n"})
 		rig.WaitUntil(t, "the signal has come", func() bool { return strings.Contains(h.berth("logs", "job").Out, "signalled") })

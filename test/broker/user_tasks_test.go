@@ -89,7 +89,7 @@ func TestUserTasksOfRoot(t *testing.T) {
 		n.wantSaid(strings.Join(words, " "), n.Run(t, n.Command(n.Berth, append(words, leased)...)), rig.Said{Code: 1, Err: ofAlice})
 	}
 	n.wantSaid("inspect", n.Run(t, n.Command(n.Berth, "inspect", leased)), rig.Said{Code: 1, Out: "[]\n", Err: ofAlice})
-	n.wantSaid("by name", n.Run(t, n.Command(n.Berth, "stop", "train")), rig.Said{Code: 1, Err: ofAlice})
+	n.wantSaid("by name, which users choose", n.Run(t, n.Command(n.Berth, "stop", "train")), rig.Said{Code: 1, Err: "berth: task \"train\": there is no such task; berth ps -a lists all\n"})
 	n.wantSaid("exec", n.Run(t, n.Command(n.Berth, "exec", leased, "true")), rig.Said{Code: 125, Err: ofAlice})
 	refused := n.Run(t, n.Command(n.Berth, "rm", "-f", bare))
 	m := regexp.MustCompile(`; (echo 1 >(/sys/fs/cgroup/\S+/cgroup\.kill)) ends it\n$`).FindStringSubmatch(refused.Err)

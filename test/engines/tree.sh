@@ -58,7 +58,7 @@ make_tree() {
 		--aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 		--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/info/*' \
-		--aptopt="APT::Default-Release \"$suite\"" "$suite" "$cache/$tree" "$@" \
+		${more:+--aptopt="APT::Default-Release \"$suite\""} "$suite" "$cache/$tree" "$@" \
 		>"$cache/$tree.log" 2>&1 9>&-
 }
 if ! make_tree; then

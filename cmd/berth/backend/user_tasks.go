@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth"
@@ -25,31 +26,33 @@ func ListUserTasks(conf berth.Config) []berth.UserTask {
 	return node.ListUserTasks(tasks.ValidID)
 }
 
-// FindUserTask returns the task of a user without root with this id, beginning of an id, or name.
-func FindUserTask(conf berth.Config, word string) (t berth.UserTask, found bool) {
-	if word == "" {
+// FindUserTask returns the task of a user without root with this id. Beginnings of ids, and names, aren't looked up: users choose them. It
+// finds none if there are several: a user can make a cgroup that looks like a task with the id of another user's.
+func FindUserTask(conf berth.Config, id string) (t berth.UserTask, found bool) {
+	if !tasks.ValidID(id) {
 		return t, false
 	}
-	all := ListUserTasks(conf)
-	for _, matches := range []func(t berth.UserTask) bool{
-		func(t berth.UserTask) bool { return t.ID == word },
-		func(t berth.UserTask) bool { return strings.HasPrefix(t.ID, word) },
-		func(t berth.UserTask) bool { return t.Name == word },
-	} {
-		for _, t := range all {
-			if matches(t) {
-				return t, true
-			}
-		}
+	all := slices.DeleteFunc(ListUserTasks(conf), func(t berth.UserTask) bool { return t.ID != id })
+	if len(all) != 1 {
+		return t, false
 	}
-	return t, false
+	return all[0], true
 }
 
 // RefuseUserTask returns the error for a task of a user without root, which says how root ends the task.
 func RefuseUserTask(conf berth.Config, t berth.UserTask) error {
-	ends := fmt.Sprintf("echo 1 >%s ends it", filepath.Join(cmp.Or(conf.Host.Cgroup, "/sys/fs/cgroup"), t.Cgroup, "cgroup.kill"))
+	ends := fmt.Sprintf("echo 1 >%s ends it", quoteForShell(filepath.Join(cmp.Or(conf.Host.Cgroup, "/sys/fs/cgroup"), t.Cgroup, "cgroup.kill")))
 	if t.Lease != nil {
 		ends = fmt.Sprintf("berth release %s ends its lease with all processes", t.Lease.ID)
 	}
 	return fmt.Errorf("task %s: %w user %s, who alone has its record; %s", t.ID, ErrElsewhere, output.FindUserName(t.UID), ends)
+}
+
+// quoteForShell returns a path as a word of a shell's command line: users choose names of cgroups.
+func quoteForShell(path string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._:@-"
+	if strings.Trim(path, plain) == "" {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }

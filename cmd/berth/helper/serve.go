@@ -1,6 +1,6 @@
 // Package helper connects a process in a user namespace to the process outside that has started it, its helper. The
-// broker answers no process in a user namespace: the helper connects to the broker in its place. The user owns all the namespaces of
-// their tasks, so only outside of them has the user rights over all tasks: the helper sends signals.
+// broker answers no process in a user namespace: the helper connects to the broker in its place. A process in one of the user's
+// namespaces has no rights over processes in the others, and the user, who owns them all, has: so the helper sends signals.
 package helper
 
 import (
@@ -18,7 +18,7 @@ import (
 
 // Messages of the child, and answers. Each is one packet.
 const (
-	connectMessage = "connect" // asks for a connection to the broker, which comes with an empty packet, or for an error
+	connectMessage = "connect" // requests a connection to the broker; the answer has its file descriptor, or the text of an error
 	leaseMessage   = "lease "  // before the words of a lease to end after the child
 	signalMessage  = "signal " // before the number of a signal to send to the pidfd that comes with it; the answer is the errno
 	noBroker       = "none"    // the error of a broker that doesn't run
@@ -52,7 +52,7 @@ func Start(broker string) (*Helper, *os.File, error) {
 
 // Stop stops to serve the child, which has ended, and returns the lease that it has left.
 func (h *Helper) Stop() (l HeldLease, found bool) {
-	// The socket ends with the child, unless a detached task has it, which sends nothing more.
+	// The child's end closes the socket. A detached task may keep it open, and sends nothing more.
 	_ = h.conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 	<-h.served
 	_ = h.conn.Close() // all messages were read
@@ -116,6 +116,9 @@ func receivedFile(rights []byte) *os.File {
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
+		for _, fd := range fds {
+			_ = unix.Close(fd) // there is no use for it
+		}
 		return nil
 	}
 	unix.CloseOnExec(fds[0])
@@ -167,7 +170,7 @@ func openSocket(f *os.File) (*net.UnixConn, error) {
 	}
 	unixConn, ok := conn.(*net.UnixConn)
 	if !ok {
-		return nil, errors.Join(errors.New("the socket to the process outside is none"), conn.Close())
+		return nil, errors.Join(errors.New("the socket to the process outside is no Unix socket"), conn.Close())
 	}
 	return unixConn, nil
 }

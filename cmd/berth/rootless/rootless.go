@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 
 	"github.com/urfave/cli/v2"
@@ -45,9 +46,17 @@ func Wrap(action cli.ActionFunc) cli.ActionFunc {
 // Run runs this process's command line in a child that is root of a new user namespace, and returns an error with its exit code. The
 // namespace has the user's subordinate ids, if there are any.
 func Run(c *cli.Context, conf berth.Config) error {
-	namespace, err := userns.Create(c.Context, ociruntime.LookUp)
-	if err != nil {
-		verb.PrintError("this task has no other users than you, for the subordinate ids of /etc/subuid and /etc/subgid can't be used: " + err.Error())
+	var namespace *os.File
+	nsenter, unshare := ociruntime.LookUp("nsenter"), ociruntime.LookUp("unshare")
+	if nsenter != "" && unshare != "" {
+		var err error
+		namespace, err = userns.Create(c.Context, ociruntime.LookUp)
+		if c.Err() != nil {
+			return verb.WithBerthCode(c.Err())
+		}
+		if err != nil && slices.Contains([]string{"run", "pull"}, c.Command.Name) {
+			verb.PrintError("subordinate ids can't be used, so containers have only user 0: " + err.Error())
+		}
 	}
 	if namespace == nil {
 		cmd := exec.Cmd{Args: os.Args}
@@ -55,7 +64,7 @@ func Run(c *cli.Context, conf berth.Config) error {
 		return runChild(c, conf, cmd)
 	}
 	defer namespace.Close() // it is only passed on
-	return runByNsenter(c, conf, namespace, "unshare", "--mount", "--propagation", "unchanged", "--")
+	return runByNsenter(c, conf, namespace, unshare, "--mount", "--propagation", "unchanged", "--")
 }
 
 // RunInside is Run in an existing user namespace of this user's.
@@ -65,7 +74,7 @@ func RunInside(c *cli.Context, conf berth.Config, namespace *os.File) error {
 
 // runByNsenter runs this process's command line in a child that is root of a user namespace. before is a command that runs it there.
 func runByNsenter(c *cli.Context, conf berth.Config, namespace *os.File, before ...string) error {
-	// No thread of a process with several can enter a user namespace: see setns(2).
+	// A multi-threaded process can't enter a user namespace: see setns(2).
 	nsenter := ociruntime.LookUp("nsenter")
 	if nsenter == "" {
 		return verb.WithBerthCode(fmt.Errorf("there is no nsenter in %s: install util-linux", ociruntime.Programs))
