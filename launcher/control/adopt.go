@@ -143,6 +143,11 @@ func startMonitor(ctx context.Context, store tasks.Store, program, id string) er
 	if err != nil {
 		return err
 	}
+	if store.PlaceMonitor != nil {
+		if t, err := store.Task(id); err == nil {
+			_ = store.PlaceMonitor(ctx, cmd.Process.Pid, t.Cgroup) // without it the monitor supervises this life, and can't start the next
+		}
+	}
 	go func() { _ = cmd.Wait() }() // it ends with its task, mostly after this process
 	stop := context.AfterFunc(ctx, func() { r.Close() })
 	defer stop()

@@ -35,6 +35,9 @@ type Store struct {
 	// SendDenied sends a signal to the process of a pidfd that this process may not send it to; nil if nothing can. Root of a user
 	// namespace has no rights over processes of other users in the user's other namespaces.
 	SendDenied func(pidfd int, sig syscall.Signal) error
+	// PlaceMonitor moves a monitor into the cgroup around that of its task, outside of which it may not start processes in the task's; nil
+	// if it may.
+	PlaceMonitor func(ctx context.Context, pid int, taskCgroup string) error
 }
 
 // Ledger opens the ledger that has the task's lease.

@@ -153,16 +153,6 @@ func TestSubordinateIDs(t *testing.T) {
 	if got.Code != 125 || !strings.Contains(got.Err, "--user 70000: a task without root on the host has") {
 		t.Errorf("a user that there isn't: %+v", got)
 	}
-	killMonitor := func() {
-		t.Helper()
-		var pid int
-		rig.WaitUntil(t, "the task has a monitor", func() bool { // which is recorded after the start
-			_, after, _ := strings.Cut(h.berth("inspect", "job").Out, `"monitor_pid": `)
-			n, _ := fmt.Sscan(after, &pid)
-			return n == 1 && pid > 0
-		})
-		rig.Must(t, syscall.Kill(pid, syscall.SIGKILL))
-	}
 	const waits = "trap 'exit 3' TERM; trap 'echo signalled' USR1; echo begins; while :; do sleep 0.1; done"
 	for _, killed := range []bool{false, true} {
 		if got := h.berth("run", "-d", "--name", "job", "--user", "1000", busybox, "sh", "-c", waits); got.Code != 0 {
@@ -170,7 +160,7 @@ func TestSubordinateIDs(t *testing.T) {
 		}
 		rig.WaitUntil(t, "it runs", func() bool { return h.berth("logs", "job").Out == "begins\n" })
 		if killed { // the next monitor is in another namespace
-			killMonitor()
+			h.killMonitor("job")
 		}
 		n.wantSaid("exec", h.berth("exec", "job", "id", "-u"), rig.Said{Out: "1000\n"})
 		n.wantSaid("groups of exec", h.berth("exec", "--user", "1000", "job", "id", "-G"), rig.Said{Out: "1000 44\n"})
@@ -182,7 +172,7 @@ func TestSubordinateIDs(t *testing.T) {
 		n.wantSaid("rm", h.berth("rm", "job"), rig.Said{Out: "job\n"})
 	}
 	n.wantSaid("-d", rig.Said{Code: h.berth("run", "-d", "--timeout", "4s", "--name", "job", "--user", "1000", busybox, "sh", "-c", waits).Code}, rig.Said{})
-	killMonitor()
+	h.killMonitor("job")
 	rig.WaitUntil(t, "it is taken over", func() bool { return h.berth("logs", "job").Out == "begins\n" })
 	if got := h.berth("wait", "job"); got.Out != "255\n" || !strings.Contains(got.Err, "its time of 4s was over") { // the monitor may not see how it has ended
 		t.Errorf("timeout: %+v", got)
@@ -242,6 +232,40 @@ func TestDetachedTaskOfUser(t *testing.T) {
 	// No other request follows: the broker ends the leases.
 	rig.WaitUntil(t, "the leases have ended", func() bool { return len(n.Leases(t)) == 0 })
 	h.wantClean()
+}
+
+// TestRestartByNextMonitor: a task whose monitor was killed is started again after its end, as its policy says.
+func TestRestartByNextMonitor(t *testing.T) {
+	n := start(t)
+	n.broker()
+	h := n.home(alice)
+	for _, devices := range [][]string{nil, {"--gpus", "1"}} {
+		words := append(append([]string{"run", "-d", "--name", "job", "--restart", "always", "-v", h.dir + ":/home"}, devices...),
+			rig.ImagePath(t, "busybox"), "sh", "-c", "echo $$ >>/home/lives; until [ -e /home/end ]; do sleep 0.1; done; rm /home/end; exit 4")
+		if got := h.berth(words...); got.Code != 0 {
+			t.Fatalf("%+v", got)
+		}
+		h.killMonitor("job")
+		h.berth("ps") // starts the next one
+		rig.Must(t, os.WriteFile(filepath.Join(h.dir, "end"), nil, 0o644))
+		rig.Must(t, os.Chown(h.dir+"/end", alice, alice))
+		rig.WaitUntil(t, "it lives again", func() bool { lives, _ := os.ReadFile(h.dir + "/lives"); return strings.Count(string(lives), "\n") == 2 })
+		n.wantSaid("rm", h.berth("rm", "-f", "job"), rig.Said{Out: "job\n"})
+		rig.Must(t, os.Remove(h.dir+"/lives"))
+		h.wantClean()
+	}
+}
+
+// killMonitor kills the monitor of a task with SIGKILL.
+func (h home) killMonitor(name string) {
+	h.t.Helper()
+	var pid int
+	rig.WaitUntil(h.t, "the task has a monitor", func() bool { // which is recorded after the start
+		_, after, _ := strings.Cut(h.berth("inspect", name).Out, `"monitor_pid": `)
+		n, _ := fmt.Sscan(after, &pid)
+		return n == 1 && pid > 0
+	})
+	rig.Must(h.t, syscall.Kill(pid, syscall.SIGKILL))
 }
 
 // TestRestartAfterRelease: a task whose lease root has ended isn't started again.

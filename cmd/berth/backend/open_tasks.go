@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"syscall"
@@ -8,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/broker/protocol"
 	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/launcher/control"
@@ -29,8 +31,31 @@ func TaskStore(conf berth.Config) tasks.Store {
 			}
 			return errors.Join(session.SendSignal(pidfd, sig), session.Close())
 		}
+		s.PlaceMonitor = func(ctx context.Context, pid int, taskCgroup string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return placeMonitor(ctx, conf, pid, taskCgroup)
+		}
 	}
 	return s
+}
+
+// placeMonitor has the broker move a child of this process into the cgroup around a task's.
+func placeMonitor(ctx context.Context, conf berth.Config, pid int, taskCgroup string) error {
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
+	group, found := node.FindPlace(taskCgroup)
+	if !found {
+		return nil
+	}
+	session, _, err := helper.Open(conf)
+	if err != nil {
+		return err
+	}
+	_, err = session.Client().Place(ctx, protocol.Cgroup{Descendant: pid, Join: group})
+	return errors.Join(err, session.Close())
 }
 
 // OpenTasks opens the tasks that the verb acts on. Only root can: the records hold
