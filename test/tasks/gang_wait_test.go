@@ -13,7 +13,8 @@ func TestGangWaits(t *testing.T) {
 	onGangServers(t, func(t *testing.T, s server) {
 		words := func(name string, more ...string) []string {
 			return append(append([]string{"run", "-d", "--wait", "--name", name}, more...),
-				"-n", "2", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c", "echo begun; exit 7")
+				"-n", "2", "--gpus-per-rank", "1", rig.ImagePath(t, "busybox"), "sh", "-c",
+				"echo begun; touch /dev/shm/$RANK; until [ -e /dev/shm/0 ] && [ -e /dev/shm/1 ]; do sleep 0.05; done; exit 7") // the first end ends the other rank
 		}
 		state := func(name string) string {
 			return strings.TrimSpace(s.RunBerth(t, "ps", "-a", "--filter", "name=^"+name+"$", "--format", "{{.State}}").Out)
