@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/berth-gpu/berth/internal/username"
 )
 
 // Programs that set the maps of a user namespace. They are set-uid root, and check that the admin has given the ids to the user.
@@ -30,10 +28,10 @@ const (
 )
 
 // Create makes a user namespace in which this process's user is root, and the user's subordinate ids are the ids
-// from 1 on. It returns nil if the user has no subordinate ids, newuidmap isn't installed, or no namespace can be made. lookUp returns the path of a program,
-// "" if there is none.
-func Create(ctx context.Context, lookUp func(string) string) (namespace *os.File, err error) {
-	maps, err := planMaps()
+// from 1 on. It returns nil if the user has no subordinate ids, newuidmap isn't installed, or no namespace can be made. login is
+// the user's name, and lookUp returns the path of a program, "" if there is none.
+func Create(ctx context.Context, login string, lookUp func(string) string) (namespace *os.File, err error) {
+	maps, err := planMaps(login)
 	if maps == nil || err != nil {
 		return nil, err
 	}
@@ -68,13 +66,13 @@ func Create(ctx context.Context, lookUp func(string) string) (namespace *os.File
 
 // planMaps returns the maps of a user namespace with the user's subordinate ids by the programs that set them, nil if the user has
 // none.
-func planMaps() (map[string]idMap, error) {
+func planMaps(login string) (map[string]idMap, error) {
 	uid := os.Geteuid()
-	users, err := readSubordinateIDs(subuidFile, uid)
+	users, err := readSubordinateIDs(subuidFile, uid, login)
 	if users == nil || err != nil {
 		return nil, err
 	}
-	groups, err := readSubordinateIDs(subgidFile, uid)
+	groups, err := readSubordinateIDs(subgidFile, uid, login)
 	if groups == nil || err != nil {
 		return nil, err
 	}
@@ -105,7 +103,7 @@ func (m idMap) words() (words []string) {
 }
 
 // readSubordinateIDs returns a user's ranges of a file, nil if there are none.
-func readSubordinateIDs(path string, uid int) ([]idRange, error) {
+func readSubordinateIDs(path string, uid int, login string) ([]idRange, error) {
 	data, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -113,7 +111,7 @@ func readSubordinateIDs(path string, uid int) ([]idRange, error) {
 	case err != nil:
 		return nil, err
 	}
-	return parseSubordinateIDs(string(data), strconv.Itoa(uid), username.Find(uid)), nil
+	return parseSubordinateIDs(string(data), strconv.Itoa(uid), login), nil
 }
 
 // maxRanges bounds the ranges of a user. A map is written at once, and has less than a page then. Source: user_namespaces(7).

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/username"
 	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
@@ -50,7 +51,7 @@ func Run(c *cli.Context, conf berth.Config) error {
 	nsenter, unshare := ociruntime.LookUp("nsenter"), ociruntime.LookUp("unshare")
 	if nsenter != "" && unshare != "" {
 		var err error
-		namespace, err = userns.Create(c.Context, ociruntime.LookUp)
+		namespace, err = userns.Create(c.Context, username.Find(os.Geteuid()), ociruntime.LookUp)
 		if c.Err() != nil {
 			return verb.WithBerthCode(c.Err())
 		}
