@@ -161,7 +161,7 @@ func (n *Node) JoinPlace(ctx context.Context, p *hostprocess.Process, group stri
 // checkJoin refuses that a process joins the cgroup of a command.
 func (m *mover) checkJoin(p *hostprocess.Process, group string, leases []ledger.Lease) error {
 	found, ok := m.node.findDelegated(CommandTasks(group), p.UID)
-	if !ok || found != group || m.readOwner(group) != 0 { // the user can make others
+	if !ok || found != group || m.node.readCgroupOwner(group) != 0 { // the user can make others
 		return hostprocess.Refuse("%q is not the cgroup of a command of user %d", group, p.UID)
 	}
 	own, err := m.host.Tree.ProcessPath(m.host.Proc, p.PID)
@@ -194,17 +194,17 @@ func findInnermost(leases []ledger.Lease, group string) (around ledger.Lease) {
 // such slices (user-1000.slice).
 func (m *mover) findSlice(group string) string {
 	for group = path.Clean("/" + group); group != "/"; group = path.Dir(group) {
-		if strings.HasSuffix(group, ".slice") && m.readOwner(group) == 0 {
+		if strings.HasSuffix(group, ".slice") && m.node.readCgroupOwner(group) == 0 {
 			break
 		}
 	}
 	return group
 }
 
-// readOwner returns the owner of a cgroup, -1 if there is no such cgroup.
-func (m *mover) readOwner(group string) int {
+// readCgroupOwner returns the user that a cgroup belongs to, -1 if there is no such cgroup.
+func (n *Node) readCgroupOwner(group string) int {
 	var st unix.Stat_t
-	dir, err := m.host.Tree.Dir(group)
+	dir, err := n.cgroups.Dir(group)
 	if err != nil || unix.Stat(dir, &st) != nil {
 		return -1
 	}
@@ -222,9 +222,7 @@ func (n *Node) findDelegated(at string, uid int) (group string, found bool) {
 		if _, _, _, ok := parseCommandCgroup(group); !ok || !cgroup.IsWithin(at, CommandTasks(group)) {
 			continue
 		}
-		var st unix.Stat_t
-		dir, err := n.cgroups.Dir(CommandTasks(group))
-		if err == nil && unix.Stat(dir, &st) == nil && int(st.Uid) == uid {
+		if n.readCgroupOwner(CommandTasks(group)) == uid {
 			return group, true
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/hostprocess"
@@ -33,9 +31,10 @@ type UserTask struct {
 // taskContainer is the cgroup of a task's container below the task's own.
 const taskContainer = "container"
 
-// ListUserTasks returns the running tasks of users without root. Their containers' cgroups are below those that the broker
-// makes, or that a user has made in a subtree of the user's own. Without a ledger they have no leases. isID reports whether a name is a task's id. A user can make a
-// cgroup that looks like a task's, but none that looks like another user's task. Only root sees all of them.
+// ListUserTasks returns the running tasks of users without root, in no order. They are found by their containers' cgroups, below those that the
+// broker makes, or that a user makes in a subtree that the user owns. If the ledger can't be read, they have no leases. isID reports whether
+// a name is a task's id. A user can make a cgroup that looks like a task of the same user, and none that looks like another user's. Only
+// root sees all of them.
 //
 // It reads the kernel's record of each process, and nothing that can wait for the process or for a file server of its user.
 func (n *Node) ListUserTasks(isID func(name string) bool) (all []UserTask) {
@@ -79,7 +78,7 @@ type userProcess struct {
 }
 
 // parseTaskCgroup returns the outermost cgroup of a command around a path, and the id of the task in it whose container is at that
-// path. Users make no cgroups outside of the former, but in parts that are theirs altogether.
+// path. Users make no cgroups outside of the former, except in subtrees that they own.
 func parseTaskCgroup(at string, isID func(string) bool) (group, id string, ok bool) {
 	parts := strings.Split(at, "/")
 	for i := 0; i+3 < len(parts); i++ {
@@ -115,22 +114,16 @@ func (n *Node) describeUserTask(task string, first userProcess, leases []ledger.
 	if !n.isOfThisHost(first.group) {
 		return t, false
 	}
-	dir, err := n.cgroups.Dir(CommandTasks(first.group))
-	if err != nil {
-		return t, false
-	}
-	var st unix.Stat_t
-	if unix.Stat(dir, &st) != nil || st.Uid == 0 { // the broker gives it to the user
+	uid := n.readCgroupOwner(CommandTasks(first.group)) // the broker gives it to the user
+	if uid <= 0 {
 		return t, false
 	}
 	t = UserTask{
-		ID: path.Base(task), UID: int(st.Uid), Cgroup: task, Started: time.Now().Add(-process.Age(first.start)),
+		ID: path.Base(task), UID: uid, Cgroup: task, Started: time.Now().Add(-process.Age(first.start)),
 		Program: n.ProcessHost().Name(&hostprocess.Process{Process: ledger.Process{PID: first.pid}}),
 	}
-	for i, l := range leases {
-		if IsCommandCgroup(l.Owner.Cgroup) && cgroup.IsWithin(task, l.Owner.Cgroup) && (t.Lease == nil || len(l.Owner.Cgroup) > len(t.Lease.Owner.Cgroup)) {
-			t.Lease = &leases[i]
-		}
+	if l := findInnermost(leases, task); IsCommandCgroup(l.Owner.Cgroup) {
+		t.Lease = &l
 	}
 	if t.Lease != nil && t.Lease.Owner.Cgroup == first.group && n.isTaskLease(*t.Lease) {
 		t.Name, t.Command = t.Lease.Owner.Name, t.Lease.Owner.Command

@@ -2,7 +2,7 @@ package berth
 
 import "testing"
 
-// TestParseTaskCgroup: a task is the outermost one that a path can be in, so that no name below a cgroup of another user's changes
+// TestParseTaskCgroup: of several tasks that a path looks like, the outermost counts, so that no name below a cgroup of another user's changes
 // whose task it is.
 func TestParseTaskCgroup(t *testing.T) {
 	const group, id = "/berth/alloc-12.34.56-0a", "0123456789ab"

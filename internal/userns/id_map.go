@@ -37,8 +37,8 @@ func (m idMap) isIdentity() bool {
 	return len(m) == 1 && m[0] == idRange{0, 0, 1<<32 - 1}
 }
 
-// outer returns the id in the parent of an id inside.
-func (m idMap) outer(id uint64) (uint64, bool) {
+// outerID returns the id in the parent of an id inside.
+func (m idMap) outerID(id uint64) (uint64, bool) {
 	for _, r := range m {
 		if id >= r.inside && id-r.inside < r.size {
 			return r.outside + id - r.inside, true
@@ -52,16 +52,17 @@ func (m idMap) outer(id uint64) (uint64, bool) {
 func IsInitial(uidMap string) bool { return parseIDMap(uidMap).isIdentity() }
 
 // HasUser reports whether this process's user namespace has a user.
-func HasUser(uid uint32) bool { return has("/proc/self/uid_map", uid) }
+func HasUser(uid uint32) bool { return mapsID("/proc/self/uid_map", uid) }
 
 // HasGroup reports whether this process's user namespace has a group.
-func HasGroup(gid uint32) bool { return has("/proc/self/gid_map", gid) }
+func HasGroup(gid uint32) bool { return mapsID("/proc/self/gid_map", gid) }
 
-func has(path string, id uint32) bool {
+// mapsID reports whether the map in a file of procfs has an id.
+func mapsID(path string, id uint32) bool {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return true // a kernel without user namespaces
 	}
-	_, found := parseIDMap(string(data)).outer(uint64(id))
+	_, found := parseIDMap(string(data)).outerID(uint64(id))
 	return found
 }

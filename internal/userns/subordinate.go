@@ -56,7 +56,7 @@ func Create(ctx context.Context, login string, lookUp func(string) string) (name
 		_ = first.Wait()  // its exit code says nothing
 	}()
 	for name, m := range maps {
-		args := append([]string{strconv.Itoa(first.Process.Pid)}, m.words()...)
+		args := append([]string{strconv.Itoa(first.Process.Pid)}, m.mapArguments()...)
 		if out, err := exec.CommandContext(ctx, programs[name], args...).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
 		}
@@ -92,8 +92,8 @@ func withRoot(root uint64, ranges []idRange) idMap {
 	return m
 }
 
-// words returns the arguments of newuidmap.
-func (m idMap) words() (words []string) {
+// mapArguments returns the arguments of newuidmap.
+func (m idMap) mapArguments() (words []string) {
 	for _, r := range m {
 		for _, n := range []uint64{r.inside, r.outside, r.size} {
 			words = append(words, strconv.FormatUint(n, 10))

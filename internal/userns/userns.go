@@ -35,7 +35,7 @@ func readOuterUID() int {
 
 func parseOuterUID(uidMap string) int {
 	m := parseIDMap(uidMap)
-	if uid, found := m.outer(0); found && !m.isIdentity() {
+	if uid, found := m.outerID(0); found && !m.isIdentity() {
 		return int(uid) //nolint:gosec // 32 bits
 	}
 	return -1

@@ -42,7 +42,7 @@ func TestIsInitial(t *testing.T) {
 func TestOuterIDs(t *testing.T) {
 	m := parseIDMap("0 4711 1\n1 100000 65536\n")
 	for id, want := range map[uint64]uint64{0: 4711, 1: 100000, 65536: 165535, 65537: 0, 1 << 31: 0} {
-		if got, found := m.outer(id); got != want || found != (want > 0) {
+		if got, found := m.outerID(id); got != want || found != (want > 0) {
 			t.Errorf("%d: %d, %v", id, got, found)
 		}
 	}

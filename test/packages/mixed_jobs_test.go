@@ -145,7 +145,7 @@ func (m *mix) launch(j *job) {
 		case j.way.asks && strings.Contains(m.do(m.ssh(j.user, "berth inspect "+j.name)...), `"error": "ask the broker: `):
 			m.do(m.ssh(j.user, "berth rm "+j.name)...)
 		default:
-			m.t.Errorf("%s of %s by %s: nobody killed it, and its exit code is %d: %s", j.name, j.user, j.way.name, code, said)
+			m.t.Errorf("%s of %s by %s: it was not killed, and its exit code is %d: %s", j.name, j.user, j.way.name, code, said)
 			return
 		}
 	}

@@ -31,7 +31,7 @@ var (
 // of one GPU are seen. Processes of each user without a lease get EPERM at each GPU, all the time. Clients,
 // brokers, monitors, runtimes, engines and tasks are killed at random meanwhile.
 //
-// At the end no lease, cgroup, process or mount is left; a task that nobody killed has ended as it should.
+// At the end no lease, cgroup, process or mount is left; a task that was not killed has ended with exit code 0.
 // And a GPU whose open device a user has passed to another one isn't leased before that process has ended.
 //
 // podman runs with --cgroups=disabled: systemd's cgroups take its containers out of the lease (docs/broker.md).

@@ -108,7 +108,7 @@ func (e *examination) checkRootless(r *report) error {
 	return nil
 }
 
-// decideRootless reports why users can't make user namespaces. That is no problem where nobody needs them: with neither a
+// decideRootless reports why users can't make user namespaces. It is no problem where no user needs them: with neither a
 // broker nor podman.
 func decideRootless(r *report, refusal userns.Refusal, needed bool) {
 	switch {

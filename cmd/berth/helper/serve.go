@@ -73,7 +73,7 @@ func (h *Helper) serveChild() {
 			return
 		}
 		message, file := string(buffer[:n]), receivedFile(rights[:m])
-		err = h.answer(message, file)
+		err = h.answerMessage(message, file)
 		if file != nil {
 			_ = file.Close() // a pidfd
 		}
@@ -83,8 +83,8 @@ func (h *Helper) serveChild() {
 	}
 }
 
-// answer answers a message, which a file came with, or nil.
-func (h *Helper) answer(message string, file *os.File) error {
+// answerMessage answers a message. file is what came with it, or nil.
+func (h *Helper) answerMessage(message string, file *os.File) error {
 	var l HeldLease
 	if message == connectMessage {
 		return h.sendConnection()
@@ -94,8 +94,10 @@ func (h *Helper) answer(message string, file *os.File) error {
 		if err != nil {
 			return err
 		}
-		errno := unix.Errno(0)
-		_ = errors.As(unix.PidfdSendSignal(int(file.Fd()), unix.Signal(sig), nil, 0), &errno) // 0 for none
+		var errno unix.Errno // 0 for success
+		if err := unix.PidfdSendSignal(int(file.Fd()), unix.Signal(sig), nil, 0); err != nil && !errors.As(err, &errno) {
+			errno = unix.EIO // can't happen: the error is an errno
+		}
 		_, err = h.conn.Write([]byte(strconv.Itoa(int(errno))))
 		return err
 	}
