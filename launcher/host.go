@@ -3,11 +3,13 @@ package launcher
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/spec"
 )
@@ -41,9 +43,18 @@ func newHost(o Options, forbidden ...string) (*host, error) {
 }
 
 // ChooseRuntime returns the path of the OCI runtime that a launch with these options uses on this
-// machine, or the launch's error.
+// machine, or the launch's error. An ordinary user's launches are in a user namespace, which this process needn't be in.
 func ChooseRuntime(o Options) (string, error) {
-	h, err := newHost(o.withDefaults())
+	o = o.withDefaults()
+	if os.Geteuid() != 0 {
+		cgroups, err := cgroup.Detect(o.Cgroup)
+		if err != nil {
+			return "", err
+		}
+		h := host{Host: spec.Host{Cgroups: cgroups, UserNamespace: true}}
+		return h.findRuntime(o.Runtime)
+	}
+	h, err := newHost(o)
 	if err != nil {
 		return "", err
 	}

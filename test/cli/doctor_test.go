@@ -337,6 +337,9 @@ func TestDoctorUser(t *testing.T) {
 				}
 			}
 		}
+		if f := found["runtime.launcher"]; c.name == "user" && (len(f) != 1 || f[0].State != "ok") {
+			t.Errorf("%s sees of the launcher's runtime: %+v", c.name, f)
+		}
 		f := found["access"]
 		if len(f) != 1 || !strings.HasPrefix(f[0].Text, c.who+" can't check: ") || f[0].Fix != "sudo berth doctor" {
 			t.Errorf("%s: %s%s", c.name, r.stdout, r.stderr)

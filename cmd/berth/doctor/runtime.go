@@ -152,10 +152,10 @@ func parseRuntimeVersion(output string) (name, version string) {
 
 // checkLauncherRuntime looks for the runtime of berth run, which isn't searched in PATH.
 func (e *examination) checkLauncherRuntime(r *report) error {
-	if e.User != "" {
+	path, err := launcher.ChooseRuntime(launcher.Options{Runtime: e.Config.Runtime, Cgroup: e.Config.Host.Cgroup})
+	if e.User != "" && errors.Is(err, spec.ErrNotRoot) { // root of a user namespace
 		return errRootOnly
 	}
-	path, err := launcher.ChooseRuntime(launcher.Options{Runtime: e.Config.Runtime, Cgroup: e.Config.Host.Cgroup})
 	decideLauncherRuntime(r, path, err)
 	return nil
 }
