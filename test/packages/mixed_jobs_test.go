@@ -157,7 +157,7 @@ func (m *mix) launch(j *job) {
 // failedByBroker reports whether a detached task failed because the broker was killed. The command that asks may be killed too.
 func (m *mix) failedByBroker(j *job) bool {
 	_, said := m.run(m.ssh(j.user, "berth inspect "+j.name)...)
-	return strings.Contains(said, `"error": "ask the broker: `)
+	return strings.Contains(said, `"error": "the broker was restarted `)
 }
 
 // releaseKilled ends what podman, or its runtime, has left in a lease when it was killed: a container that was never

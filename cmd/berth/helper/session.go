@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -16,6 +17,9 @@ import (
 	"github.com/berth-gpu/berth/broker/protocol"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 )
+
+// ErrGone means that the process outside has ended, as it does when a detached task was started.
+var ErrGone = errors.New("the process outside of the user namespace has ended")
 
 // Session is the child's connection to the process outside. It isn't safe for concurrent use.
 type Session struct {
@@ -58,12 +62,16 @@ func (s *Session) Client() client.Client {
 
 // receiveConnection returns a connection to the broker. Its caller is the process outside.
 func (s *Session) receiveConnection(context.Context) (net.Conn, error) {
-	if _, err := s.conn.Write([]byte(connectMessage)); err != nil {
+	if _, err := s.conn.Write([]byte(connectMessage)); errors.Is(err, unix.EPIPE) {
+		return nil, ErrGone
+	} else if err != nil {
 		return nil, fmt.Errorf("ask the process outside of the user namespace: %w", err)
 	}
 	text, rights := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4))
 	n, m, _, _, err := s.conn.ReadMsgUnix(text, rights)
 	switch {
+	case err == nil && n == 0, errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET):
+		return nil, ErrGone
 	case err != nil:
 		return nil, fmt.Errorf("ask the process outside of the user namespace: %w", err)
 	case m == 0 && string(text[:n]) == noBroker:

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -37,6 +38,9 @@ func (l userLease) Acquire(ctx context.Context, owner ledger.Owner, r request.Re
 		l.waiting(b)
 		queued()
 	})
+	if l.detached && errors.Is(err, helper.ErrGone) {
+		return ledger.Lease{}, errors.New("the broker was restarted while the task waited for devices; start the task again")
+	}
 	if err != nil {
 		return ledger.Lease{}, verb.NameRequest(backend.AdviseBroker(err))
 	}
