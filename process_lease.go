@@ -246,7 +246,11 @@ func (n *Node) createPlace(ctx context.Context, parent string, pid, uid int) (gr
 	if group, err = n.nameCommandCgroup(parent, pid); err != nil {
 		return "", err
 	}
-	return group, n.createCommandCgroup(group, uid)
+	if err := n.createCommandCgroup(group, uid); err != nil {
+		return "", err
+	}
+	n.cgroups.HandOnControllers(group)
+	return group, nil
 }
 
 // PlaceSelf is PlaceProcess for this process if the cgroup that it is in belongs to its user, as below the user's instance of

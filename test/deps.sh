@@ -26,6 +26,7 @@ need mkfs.xfs xfsprogs # file systems of test/faults
 need mkfs.btrfs btrfs-progs
 need bindfs bindfs
 need newuidmap uidmap
+need strace strace
 need zsh zsh # whose completions are tried
 need fish fish
 # make package alone cross-compiles.

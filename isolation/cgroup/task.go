@@ -40,6 +40,16 @@ func (h Hierarchy) EnableControllers(path string) {
 	}
 }
 
+// HandOnControllers enables the controllers that the cgroup at path, of version 2, has for its children too. Unlike
+// [Hierarchy.EnableControllers] it leaves the parents as they are, which may be those of systemd.
+func (h Hierarchy) HandOnControllers(path string) {
+	h.Top = path
+	names, err := h.Controllers()
+	if dir, dirErr := h.Dir(path); err == nil && dirErr == nil && len(names) > 0 {
+		_ = writeControl(filepath.Join(dir, "cgroup.subtree_control"), "+"+strings.Join(names, " +")) // a task that needs one names it
+	}
+}
+
 // enableFromTop tries the cgroup itself before its parents. The parents usually have the controllers
 // enabled, and the kernel serializes all changes of cgroups.
 func (h Hierarchy) enableFromTop(path, names string) bool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -176,11 +177,23 @@ func putMissing[K comparable](m *ebpf.Map, want map[K]uint32) error {
 		if old, ok := have[key]; ok && old == value {
 			continue
 		}
-		if err := m.Put(key, value); err != nil {
+		if err := putEntry(m, key, value); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// putEntry writes an entry. The kernel takes its memory from a reserve that it fills in the background, and
+// the error ENOMEM of an empty one passes.
+func putEntry[K comparable](m *ebpf.Map, key K, value uint32) error {
+	for range 19 {
+		if err := m.Put(key, value); !errors.Is(err, unix.ENOMEM) {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return m.Put(key, value)
 }
 
 // readMap reads a whole map.

@@ -77,14 +77,17 @@ func (n node) broker() rig.Process {
 	n.t.Helper()
 	words := confined(n.t, filepath.Dir(n.Berth)+"/berth-broker")
 	p := rig.StartProcess(n.t, n.Command(words[0], words[1:]...))
-	rig.WaitUntil(n.t, "the broker listens", func() bool {
-		conn, err := n.dial()
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
+	rig.WaitUntil(n.t, "the broker listens", n.listens)
 	return p
+}
+
+// listens reports whether a broker listens.
+func (n node) listens() bool {
+	conn, err := n.dial()
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil
 }
 
 func (n node) dial() (net.Conn, error) { return net.Dial("unix", n.Path("/run/berth/broker.sock")) }

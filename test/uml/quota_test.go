@@ -8,8 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,16 +19,7 @@ import (
 // quotas are off.
 func TestProjectQuota(t *testing.T) {
 	testutil.NeedRoot(t)
-	if runtime.GOARCH != "amd64" {
-		t.Skip("there is no user-mode-linux for this processor")
-	}
-	var said bytes.Buffer
-	made := exec.Command("./tree.sh")
-	made.Stderr = &said
-	tree, err := made.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, &said)
-	}
+	tree := makeTree(t)
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", filepath.Join(dir, "guest"), "./guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -39,7 +28,7 @@ func TestProjectQuota(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "unshare", "--mount", "./boot.sh", strings.TrimSpace(string(tree)), dir).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "unshare", "--mount", "./boot.sh", tree, dir).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("guest: passed")) {
 		t.Errorf("%v: %s", err, out)
 	}
