@@ -142,13 +142,20 @@ func (m *mix) killAtRandom(stop <-chan struct{}, r *rand.Rand) {
 func (m *mix) kill(v victim) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if unix.PidfdSendSignal(v.pidfd, unix.SIGKILL, nil, 0) != nil {
+	if m.spared[v.name] || unix.PidfdSendSignal(v.pidfd, unix.SIGKILL, nil, 0) != nil {
 		return
 	}
 	m.kills[v.kind]++
 	if v.name != "" {
 		m.hit[v.name]++
 	}
+}
+
+// setSpared says whether no process of a job may be killed.
+func (m *mix) setSpared(j *job, spared bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.spared[j.name] = spared
 }
 
 // mayHit reports whether a job may be killed: not if that leaves less than half of its way's jobs.

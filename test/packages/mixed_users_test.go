@@ -66,13 +66,14 @@ type mix struct {
 	seed uint64
 	jobs []*job
 
-	mu    sync.Mutex
-	hit   map[string]int // kills of a job's processes, by its name
-	kills map[string]int // by what was killed
+	mu     sync.Mutex
+	hit    map[string]int  // kills of a job's processes, by its name
+	spared map[string]bool // jobs of which nothing may be killed
+	kills  map[string]int  // by what was killed
 }
 
 func newMix(t *testing.T) *mix {
-	m := &mix{host: boot(t, "users", "v2"), seed: *mixSeed, hit: map[string]int{}, kills: map[string]int{}}
+	m := &mix{host: boot(t, "users", "v2"), seed: *mixSeed, hit: map[string]int{}, spared: map[string]bool{}, kills: map[string]int{}}
 	if m.seed == 0 {
 		m.seed = rand.Uint64()
 	}
