@@ -54,6 +54,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, "berth:", err)
 		os.Exit(verb.ExitFailure)
 	}
+	if err := rootless.RestoreDirectory(); err != nil {
+		verb.PrintError(fmt.Sprintf("enter the working directory in a user namespace: %v", err))
+		os.Exit(verb.ExitBerth)
+	}
 	cli.FlagStringer = describeFlag // the library offers only this global variable
 	cli.HelpPrinter = printFitted(cli.HelpPrinter, func() int { return output.NewStyledWriter(os.Stdout).Width })
 	ctx, stop := verb.WithInterrupts()

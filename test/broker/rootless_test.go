@@ -189,7 +189,10 @@ func TestRunAsUserWithoutBroker(t *testing.T) {
 	h := n.home(alice)
 	const line = "berth: this needs root, and runs as user 4711: use sudo, or have the admin start the broker: systemctl enable --now berth-broker.socket\n"
 	for _, words := range [][]string{{"run"}, {"run", "--gpus", "1"}, {"run", "-d"}} {
-		n.wantSaid(strings.Join(words, " "), h.berth(append(words, rig.ImagePath(t, "busybox"), "true")...), rig.Said{Code: 125, Err: line})
+		// A slow machine is told of the image's unpacking before.
+		if got := h.berth(append(words, rig.ImagePath(t, "busybox"), "true")...); got.Code != 125 || !strings.HasSuffix(got.Err, line) {
+			t.Errorf("%q: %+v", words, got)
+		}
 	}
 	// A cgroup of the user's own needs no broker.
 	n.Do(t, "sh", "-c", "mkdir -p /sys/fs/cgroup/alice/shell && chown -R 4711 /sys/fs/cgroup/alice")

@@ -47,11 +47,10 @@ func Wrap(action cli.ActionFunc) cli.ActionFunc {
 // Run runs this process's command line in a child that is root of a new user namespace, and returns an error with its exit code. The
 // namespace has the user's subordinate ids, if there are any.
 func Run(c *cli.Context, conf berth.Config) error {
-	var namespace *os.File
-	nsenter, unshare := ociruntime.LookUp("nsenter"), ociruntime.LookUp("unshare")
-	if nsenter != "" && unshare != "" {
+	var own *userns.Namespaces
+	if ociruntime.LookUp("nsenter") != "" {
 		var err error
-		namespace, err = userns.Create(c.Context, username.Find(os.Geteuid()), ociruntime.LookUp)
+		own, err = userns.Create(c.Context, username.Find(os.Geteuid()), ociruntime.LookUp)
 		if c.Err() != nil {
 			return verb.WithBerthCode(c.Err())
 		}
@@ -59,22 +58,22 @@ func Run(c *cli.Context, conf berth.Config) error {
 			verb.PrintError("subordinate ids can't be used, so containers have only user 0: " + err.Error())
 		}
 	}
-	if namespace == nil {
+	if own == nil {
 		cmd := exec.Cmd{Args: os.Args}
 		userns.Enter(&cmd)
 		return runChild(c, conf, cmd)
 	}
-	defer namespace.Close() // it is only passed on
-	return runByNsenter(c, conf, namespace, unshare, "--mount", "--propagation", "unchanged", "--")
+	defer own.Close() // they are only passed on
+	return runByNsenter(c, conf, own.User, own.Mount)
 }
 
 // RunInside is Run in an existing user namespace of this user's.
 func RunInside(c *cli.Context, conf berth.Config, namespace *os.File) error {
-	return runByNsenter(c, conf, namespace)
+	return runByNsenter(c, conf, namespace, nil)
 }
 
-// runByNsenter runs this process's command line in a child that is root of a user namespace. before is a command that runs it there.
-func runByNsenter(c *cli.Context, conf berth.Config, namespace *os.File, before ...string) error {
+// runByNsenter runs this process's command line in a child that is root of a user namespace, and in a mount namespace unless that is nil.
+func runByNsenter(c *cli.Context, conf berth.Config, user, mount *os.File) error {
 	// A multi-threaded process can't enter a user namespace: see setns(2).
 	nsenter := ociruntime.LookUp("nsenter")
 	if nsenter == "" {
@@ -85,9 +84,32 @@ func runByNsenter(c *cli.Context, conf berth.Config, namespace *os.File, before 
 		return verb.WithBerthCode(err)
 	}
 	const fd = helperFD + 1
-	args := append([]string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", fd), "--preserve-credentials", "--"}, before...)
-	args = append(append(args, self), os.Args[1:]...)
-	return runChild(c, conf, exec.Cmd{Path: nsenter, Args: args}, namespace)
+	cmd := exec.Cmd{Path: nsenter, Args: []string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", fd), "--preserve-credentials"}, Env: os.Environ()}
+	files := []*os.File{user}
+	if mount != nil {
+		dir, err := os.Getwd()
+		if err != nil {
+			return verb.WithBerthCode(fmt.Errorf("find the working directory: %w", err))
+		}
+		cmd.Args = append(cmd.Args, fmt.Sprintf("--mount=/proc/self/fd/%d", fd+1))
+		cmd.Env = append(cmd.Env, directoryVariable+"="+dir)
+		files = append(files, mount)
+	}
+	cmd.Args = append(append(cmd.Args, "--", self), os.Args[1:]...)
+	return runChild(c, conf, cmd, files...)
+}
+
+// directoryVariable is an environment variable with the working directory of a child that has entered a mount namespace.
+const directoryVariable = "BERTH_DIRECTORY"
+
+// RestoreDirectory returns a child of [Run] to the working directory of the process outside: the kernel moves to / who enters a mount
+// namespace. It does nothing in other processes.
+func RestoreDirectory() error {
+	dir, found := os.LookupEnv(directoryVariable)
+	if !found || !verb.IsHelped() {
+		return nil
+	}
+	return errors.Join(os.Unsetenv(directoryVariable), os.Chdir(dir))
 }
 
 // helperFD is the child's file descriptor of its socket.
@@ -108,7 +130,10 @@ func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File
 	if err != nil {
 		return verb.WithBerthCode(err)
 	}
-	cmd.Env = append(os.Environ(), verb.HelperVariable+"="+strconv.Itoa(helperFD))
+	if cmd.Env == nil {
+		cmd.Env = os.Environ()
+	}
+	cmd.Env = append(cmd.Env, verb.HelperVariable+"="+strconv.Itoa(helperFD))
 	cmd.ExtraFiles = append([]*os.File{socket}, files...)
 	err = verb.RunSelf(c.Context, cmd, unix.SIGTERM) // which ends the task
 	_ = socket.Close()                               // a copy
