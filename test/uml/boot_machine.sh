@@ -1,9 +1,10 @@
 #!/bin/sh
-# boot_machine.sh TREE DIR: starts the kernel of the tree on the machine's own files, which it only reads, with DIR/init as
-# its first process. The machine has one processor, a tree of cgroups of version 2 alone, with the controllers cpu, io, memory and pids,
+# boot_machine.sh TREE DIR [WORD]...: starts the kernel of the tree on the machine's own files, which it only reads, with DIR/init as
+# its first process. The words are for the kernel. The machine has one processor, a tree of cgroups of version 2 alone, with the controllers cpu, io, memory and pids,
 # and no network. Its mounts are in a namespace of its own: unshare --mount boot_machine.sh.
 set -eu
 tree=$1 dir=$2
+shift 2
 here=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$tree/machine"
 mount --make-rprivate /
@@ -14,4 +15,4 @@ mount --rbind / "$tree/machine"
 export HOME=/tmp TMPDIR=/tmp
 # What the kernel doesn't know of these words is its first process's environment.
 exec setarch -R chroot "$tree" linux.uml mem=1G rootfstype=hostfs rootflags=/machine ro quiet con=null con0=null,fd:1 \
-	init="$dir/init" modules="$(readlink -f "$tree")/usr/lib/uml/modules" dir="$dir" here="$here"
+	init="$dir/init" modules="$(readlink -f "$tree")/usr/lib/uml/modules" dir="$dir" here="$here" "$@"

@@ -10,15 +10,12 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // TestProjectQuota: the size of berth run --storage-opt holds on ext4 and on XFS, for files that are
 // new and files that are copied up; it bounds nothing else, goes with the task, and is refused where
 // quotas are off.
 func TestProjectQuota(t *testing.T) {
-	testutil.NeedRoot(t)
 	tree := makeTree(t)
 	dir := t.TempDir()
 	build := exec.Command("go", "build", "-o", filepath.Join(dir, "guest"), "./guest")

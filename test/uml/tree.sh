@@ -25,12 +25,12 @@ archive=$(apt-get indextargets --format '$(REPO_URI)' | grep -m 1 '/debian/*$') 
 rm -rf "$tree" "$tree.recipe"
 # What a mirror serves may be older than its Release file says is good. Kernels before 6.14 don't run
 # on processors with AMX.
-mmdebstrap --quiet --mode=root --variant=extract --include=user-mode-linux,e2fsprogs,xfsprogs \
+mmdebstrap --quiet --mode=root --variant=extract --include=user-mode-linux,e2fsprogs,xfsprogs,apparmor \
 	--aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' \
 	forky "$tree" "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive forky main" \
 	>"$tree.log" 2>&1 9>&- ||
 	die "a kernel for user mode can't be fetched: $(grep '^E: ' "$tree.log" | head -n 1) ($tree.log has more)"
-for dir in proc dev tmp mnt srv; do mkdir -p "$tree/$dir"; done
+for dir in proc dev sys tmp mnt srv; do mkdir -p "$tree/$dir"; done
 for dir in bin sbin lib lib64; do [ -e "$tree/$dir" ] || ln -s "usr/$dir" "$tree/$dir"; done
 rm -rf "$tree/usr/share" "$tree"/usr/lib/uml/modules/*/kernel/drivers "$tree"/usr/lib/uml/modules/*/kernel/net
 printf '%s\n' "$recipe" >"$tree.recipe"

@@ -3,6 +3,7 @@ package uml
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,14 +17,30 @@ import (
 
 // TestLimits: limits on memory, processors and processes hold for tasks of root's and of a user's, with GPUs and without, on a
 // machine with cgroups of version 2 alone.
-func TestLimits(t *testing.T) { runOnMachine(t, "limits.sh") }
+func TestLimits(t *testing.T) { runOnMachine(t, makeTree(t), t.TempDir(), "limits.sh") }
 
-// runOnMachine runs a script of testdata on a machine of its own, as testdata/init says.
-func runOnMachine(t *testing.T, script string) {
+// TestAppArmor: berth's profile is one that AppArmor takes, and a user's launch with subordinate ids has its rights although another
+// profile takes the rights of what unshare starts.
+func TestAppArmor(t *testing.T) {
+	tree, dir := makeTree(t), t.TempDir()
+	for name, path := range map[string]string{"berth": "../../packaging/apparmor.d/berth", "unshare": "testdata/unshare"} {
+		// The parser's own configuration names files that aren't there.
+		cmd := exec.Command("chroot", tree, "apparmor_parser", "--config-file", "/dev/null", "--stdout", "--skip-cache",
+			"--policy-features", "/etc/apparmor.d/abi/4.0", "--kernel-features", "/etc/apparmor.d/abi/4.0")
+		source, err := os.Open(path)
+		testutil.Must(t, err)
+		cmd.Stdin = source
+		profile, err := cmd.Output()
+		testutil.Must(t, errors.Join(err, source.Close()))
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, name+".profile"), profile, 0o600))
+	}
+	runOnMachine(t, tree, dir, "apparmor.sh", "lsm=apparmor")
+}
+
+// runOnMachine runs a script of testdata on a machine of its own, as testdata/init says, which has the files of dir at /mnt. words are
+// for the kernel.
+func runOnMachine(t *testing.T, tree, dir, script string, words ...string) {
 	t.Helper()
-	testutil.NeedRoot(t)
-	tree := makeTree(t)
-	dir := t.TempDir()
 	testutil.Must(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	testutil.Must(t, testutil.BuildPrograms(filepath.Join(dir, "bin"), "berth", "berth-broker", "berth-hook", "berth-monitor", "berth-nvml", "berth-runtime"))
 	for _, words := range [][]string{
@@ -40,7 +57,7 @@ func runOnMachine(t *testing.T, script string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "unshare", "--mount", "./boot_machine.sh", tree, dir).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "./boot_machine.sh", tree, dir}, words...)...).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("machine: passed")) {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -49,6 +66,7 @@ func runOnMachine(t *testing.T, script string) {
 // makeTree returns the directory with the kernel.
 func makeTree(t *testing.T) string {
 	t.Helper()
+	testutil.NeedRoot(t)
 	if runtime.GOARCH != "amd64" {
 		t.Skip("there is no user-mode-linux for this processor")
 	}

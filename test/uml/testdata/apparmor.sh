@@ -1,0 +1,32 @@
+# Launches of a user with subordinate ids where AppArmor has berth's profile, and one that takes the rights of what unshare starts.
+failed=0
+want() { # WHAT GOT WANT
+	case $2 in $3) ;; *) echo "$1: $2; want $3"; failed=1 ;; esac
+}
+
+mount -t securityfs securityfs /sys/kernel/security
+for profile in berth unshare; do cat /mnt/$profile.profile >/sys/kernel/security/apparmor/.replace; done
+mount -t overlay -o lowerdir=/mnt/bin:/usr/bin overlay /usr/bin
+for name in passwd subuid subgid; do
+	cp /etc/$name /run/$name
+	mount --bind /run/$name /etc/$name
+done
+echo zoe:x:4711:4711::/run/home:/bin/sh >>/run/passwd
+echo zoe:200000:65536 | tee -a /run/subuid >>/run/subgid
+mkdir /run/home
+chown 4711:4711 /run/home
+user="setpriv --reuid 4711 --regid 4711 --clear-groups env HOME=/run/home"
+want "the rights of what unshare starts" "$($user unshare --map-root-user --mount mount -t tmpfs tmpfs /run/home 2>&1)" "*ermission denied*"
+
+/usr/bin/berth gpus >/dev/null
+/usr/bin/berth-broker </dev/null 2>/run/broker.log &
+until [ -S /run/berth/broker.sock ]; do sleep 0.1; done
+want "berth's profile" "$($user /usr/bin/berth doctor)" "*users may make user namespaces*"
+for runtime in crun runc; do
+	want "a user's task by $runtime" "$($user /usr/bin/berth run --gpus 1 --runtime $runtime oci:/mnt/image sh -c 'id -u; cat /proc/self/uid_map /proc/self/attr/current' 2>&1)" "0
+*0       4711          1
+*1     200000      65536
+*"
+done
+kill $!
+exit $failed
