@@ -41,16 +41,20 @@ func TestCallingEngine(t *testing.T) {
 // TestContainerName: the name under which the engine's user knows a container.
 func TestContainerName(t *testing.T) {
 	for _, tt := range []struct {
+		engine      string
 		annotations map[string]string
 		want        string
 	}{
-		{nil, ""},
-		{map[string]string{"berth/name": "train"}, "train"},
-		{map[string]string{"nerdctl/name": "web"}, "web"},
-		{map[string]string{"io.kubernetes.cri.sandbox-namespace": "ns", "io.kubernetes.cri.sandbox-name": "pod", "io.kubernetes.cri.container-name": "c"}, "ns/pod/c"},
+		{"containerd", nil, ""},
+		{"containerd", map[string]string{"berth/name": "train"}, "train"},
+		{"containerd", map[string]string{"nerdctl/name": "web"}, "web"},
+		{"containerd", map[string]string{"io.kubernetes.cri.sandbox-namespace": "ns", "io.kubernetes.cri.sandbox-name": "pod", "io.kubernetes.cri.container-name": "c"}, "ns/pod/c"},
+		{"cri-o", map[string]string{"io.kubernetes.cri-o.Name": "pod"}, "pod"},
+		{"docker", map[string]string{"nerdctl/name": "web"}, ""},
+		{"podman", map[string]string{"nerdctl/name": "web", "io.kubernetes.cri.container-name": "c"}, ""},
 	} {
-		if got := containerName(tt.annotations); got != tt.want {
-			t.Errorf("%v: %q, want %q", tt.annotations, got, tt.want)
+		if got := containerName(tt.engine, tt.annotations); got != tt.want {
+			t.Errorf("%s, %v: %q, want %q", tt.engine, tt.annotations, got, tt.want)
 		}
 	}
 }

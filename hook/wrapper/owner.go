@@ -24,10 +24,11 @@ func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, e
 	if err != nil {
 		return ledger.Owner{}, err
 	}
+	engine := callingEngine(dir, absolutePath(c.root), spec.Annotations, parentName())
 	return ledger.Owner{
-		EntryPoint:  callingEngine(dir, absolutePath(c.root), spec.Annotations, parentName()),
+		EntryPoint:  engine,
 		Container:   c.id,
-		Name:        containerName(spec.Annotations),
+		Name:        containerName(engine, spec.Annotations),
 		Bundle:      dir,
 		UID:         os.Getuid(),
 		Command:     bundle.CommandLine(spec),
@@ -68,8 +69,12 @@ func isOfDocker(state, namespace, root string) bool {
 }
 
 // containerName returns the name under which the engine's user knows the container, ""
-// if the engine does not pass it on.
-func containerName(annotations map[string]string) string {
+// if the engine does not pass it on. Annotations of docker's and podman's containers are chosen by
+// their users, and those of podman 4 by images too.
+func containerName(engine string, annotations map[string]string) string {
+	if engine == "docker" || engine == "podman" {
+		return ""
+	}
 	get := func(key string) string { return annotations[key] }
 	parts := []string{
 		get("io.kubernetes.cri.sandbox-namespace"), get("io.kubernetes.cri.sandbox-name"),

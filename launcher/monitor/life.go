@@ -129,7 +129,10 @@ func (m *monitor) createContainer() error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", m.runtime.Path, err)
 	}
-	if err := m.waitRuntime(cmd, "create"); err != nil {
+	switch err := m.waitRuntime(cmd, "create"); {
+	case errors.Is(err, errStopped):
+		return err
+	case err != nil:
 		return m.runtime.Failed(err)
 	}
 	if console != nil {

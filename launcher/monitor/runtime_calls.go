@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,23 +17,23 @@ import (
 )
 
 // waitRuntime waits for a runtime; call is create, start, delete or state. A request to end kills a
-// runtime that creates or starts a container. A runtime that starts a container whose init has died, or was
-// stopped by another rank of the gang, is killed after startTimeout.
+// runtime that creates or starts a container. A runtime that starts a container whose init has died, or one that waits for
+// a process that was stopped (by another rank of the gang, or by a process of the same user), is killed after startTimeout.
 func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 	pid := cmd.Process.Pid
 	defer func() { _ = cmd.Process.Release() }() // only a handle
 	end := m.reaper.await(pid)
 	var asked chan string
-	if call == "create" || call == "start" {
-		asked = m.endRequests
-	}
 	var initDied <-chan struct{}
 	var look <-chan time.Time
-	if call == "start" {
-		initDied = m.initEnd.Done
+	if call == "create" || call == "start" {
+		asked = m.endRequests
 		ticker := time.NewTicker(stoppedCheckInterval)
 		defer ticker.Stop()
 		look = ticker.C
+	}
+	if call == "start" {
+		initDied = m.initEnd.Done
 	}
 	var tooLong <-chan time.Time
 	stopped := 0
@@ -50,7 +51,7 @@ func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 			initDied, tooLong = nil, time.After(startTimeout)
 			continue
 		case <-look:
-			if !process.Stopped(cmp.Or(m.Store.Proc, "/proc"), m.init.PID) {
+			if !m.hasStoppedProcess() {
 				continue
 			}
 			if stopped++; stopped < maxStoppedChecks {
@@ -71,8 +72,14 @@ func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 // command may have ended by itself; if init never executed the command, crun waits for ever.
 const startTimeout = 3 * time.Second
 
-// stoppedCheckInterval is how often waitRuntime checks whether init is stopped. maxStoppedChecks is how many checks may
-// find it stopped before the runtime is killed, in a row or not: a rank can stop another one again and again.
+// hasStoppedProcess reports whether a process of the task is stopped, the runtime's among them.
+func (m *monitor) hasStoppedProcess() bool {
+	pids, _ := m.cgroups.PIDs(m.rec.Cgroup) // those that can be read
+	return slices.ContainsFunc(pids, func(pid int) bool { return process.Stopped(cmp.Or(m.Store.Proc, "/proc"), pid) })
+}
+
+// stoppedCheckInterval is how often waitRuntime checks whether a process is stopped. maxStoppedChecks is how many checks may
+// find one before the runtime is killed, in a row or not: a rank can stop another one again and again.
 const (
 	stoppedCheckInterval = 200 * time.Millisecond
 	maxStoppedChecks     = int(startTimeout / stoppedCheckInterval)

@@ -160,3 +160,21 @@ func TestGangCPUs(t *testing.T) {
 		}
 	})
 }
+
+// TestStartStopped: processes of the user whom a task runs as, which stop all of that user's, don't keep berth run from ending.
+func TestStartStopped(t *testing.T) {
+	s := startApart(t, "v2", "runc")
+	const user = "4999" // whose processes are no other test's
+	for _, runtime := range []string{"crun", "runc"} {
+		for range 2 {
+			const stop = `$end = time + 3; while (time < $end) { opendir D, "/proc"; for (readdir D) { kill STOP => $_ if /^\d+$/ && $_ != $$ } }`
+			stopper := rig.StartProcess(t, s.Command("setpriv", "--reuid", user, "--regid", user, "--clear-groups", "perl", "-e", stop))
+			got := s.RunBerth(t, "run", "-d", "--name", "stopped", "--runtime", runtime, "--user", user, rig.ImagePath(t, "busybox"), "true")
+			stopper.Wait(t)
+			if got.Code != 0 && got != (rig.Said{Code: 125, Err: "berth: another process stopped it before it had started\n"}) {
+				t.Errorf("%s: %+v", runtime, got)
+			}
+			s.RunBerth(t, "rm", "-f", "stopped")
+		}
+	}
+}
