@@ -35,8 +35,12 @@ type Client struct {
 // New returns a client of the broker of a state directory.
 func New(state string) Client { return Client{Socket: protocol.SocketPath(state)} }
 
-// restartTime is how long Acquire waits for another broker after one was killed.
-const restartTime = 5 * time.Second
+// restartTime is how long Acquire waits for another broker after one was killed, and maxLosses how many that are killed one
+// after the other it asks: the request itself could be what ends them.
+const (
+	restartTime = 5 * time.Second
+	maxLosses   = 10
+)
 
 // Acquire takes a lease for the calling process, which is in the lease's cgroup afterwards: threads and
 // children that it starts later, too. waiting, which may be nil, is called when the request has to wait,
@@ -60,7 +64,7 @@ func (c Client) Adopt(ctx context.Context, a protocol.Adopt, waiting func(ledger
 // askForLease sends the request that ask returns, until a broker has answered it. wait is how many seconds the request waits
 // altogether; ask gets what is left of it.
 func (c Client) askForLease(ctx context.Context, wait float64, ask func(wait float64) protocol.Request, waiting func(ledger.BusyError)) (granted protocol.Granted, err error) {
-	started, lost := time.Now(), time.Time{}
+	started, lost, losses := time.Now(), time.Time{}, 0
 	for {
 		left := wait
 		if left > 0 {
@@ -69,7 +73,7 @@ func (c Client) askForLease(ctx context.Context, wait float64, ask func(wait flo
 		err := c.exchange(ctx, ask(left), func(r protocol.Reply) bool {
 			switch {
 			case r.Waiting != nil:
-				lost = time.Time{}
+				lost, losses = time.Time{}, 0
 				if waiting != nil {
 					waiting(r.Waiting.Err())
 				}
@@ -80,13 +84,11 @@ func (c Client) askForLease(ctx context.Context, wait float64, ask func(wait flo
 			return true
 		})
 		switch {
-		case errors.Is(err, ErrLost) && lost.IsZero():
+		case errors.Is(err, ErrLost) && losses < maxLosses:
 			lost = time.Now()
-		case errors.Is(err, ErrLost), !lost.IsZero() && errors.Is(err, ErrNoBroker):
+			losses++
+		case !lost.IsZero() && errors.Is(err, ErrNoBroker) && time.Since(lost) < restartTime:
 		default:
-			return granted, err
-		}
-		if time.Since(lost) > restartTime {
 			return granted, err
 		}
 		select {
