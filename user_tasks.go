@@ -3,6 +3,7 @@ package berth
 import (
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ type UserTask struct {
 	// Name and Command are what the user has told the broker, "" if the task has no lease of its own. Program is the name of the
 	// container's first process, at most 15 bytes. The user can set all of them to any text.
 	Name, Command, Program string
+	// Ranks are the ids of the ranks of a gang that run, sorted; nil for another task.
+	Ranks []string
 	// Lease holds the devices of the task, and of all others in it; nil without one.
 	Lease *ledger.Lease
 }
@@ -44,12 +47,13 @@ func (n *Node) ListUserTasks(isID func(name string) bool) (all []UserTask) {
 	}
 	proc := n.config.GPUHost().ProcPath()
 	found := map[string]userProcess{} // the first process by the task's cgroup
+	ranks := map[string][]string{}    // those of gangs
 	for _, pid := range process.List(proc) {
 		at, err := n.cgroups.ProcessPath(proc, pid)
 		if err != nil {
 			continue // it has ended
 		}
-		group, id, ok := parseTaskCgroup(at, isID)
+		group, id, rank, ok := parseTaskCgroup(at, isID)
 		if !ok {
 			continue
 		}
@@ -61,9 +65,13 @@ func (n *Node) ListUserTasks(isID func(name string) bool) (all []UserTask) {
 		if first, ok := found[task]; !ok || start < first.start {
 			found[task] = userProcess{pid, start, group}
 		}
+		if rank != "" && !slices.Contains(ranks[task], rank) {
+			ranks[task] = append(ranks[task], rank)
+		}
 	}
 	for task, first := range found {
 		if t, ok := n.describeUserTask(task, first, leases); ok {
+			t.Ranks = slices.Sorted(slices.Values(ranks[task]))
 			all = append(all, t)
 		}
 	}
@@ -78,15 +86,22 @@ type userProcess struct {
 }
 
 // parseTaskCgroup returns the outermost cgroup of a command around a path, and the id of the task in it whose container is at that
-// path. Users make no cgroups outside of the former, except in subtrees that they own.
-func parseTaskCgroup(at string, isID func(string) bool) (group, id string, ok bool) {
+// path, or that of a gang and the id of its rank there; rank is "" for another task. Users make no cgroups outside of the former, except
+// in subtrees that they own.
+func parseTaskCgroup(at string, isID func(string) bool) (group, id, rank string, ok bool) {
 	parts := strings.Split(at, "/")
 	for i := 0; i+3 < len(parts); i++ {
-		if _, _, _, ok := parseCommandCgroup(parts[i]); ok && "/"+parts[i+1] == commandTasks && isID(parts[i+2]) && parts[i+3] == taskContainer {
-			return strings.Join(parts[:i+1], "/"), parts[i+2], true
+		if _, _, _, ok := parseCommandCgroup(parts[i]); !ok || "/"+parts[i+1] != commandTasks || !isID(parts[i+2]) {
+			continue
+		}
+		if group, id = strings.Join(parts[:i+1], "/"), parts[i+2]; parts[i+3] == taskContainer {
+			return group, id, "", true
+		}
+		if i+4 < len(parts) && isID(parts[i+3]) && parts[i+4] == taskContainer {
+			return group, id, parts[i+3], true
 		}
 	}
-	return "", "", false
+	return "", "", "", false
 }
 
 // isOfThisHost reports whether this host's berth has made the cgroup of a command. Hosts in containers of the machine have trees of their own

@@ -229,7 +229,9 @@ func (g *gang) makeRank(r *rank, h *host, programs func() (map[string]string, er
 	if r.options.Part < 0 {
 		r.programs = func() (map[string]string, error) { return nil, nil }
 	}
-	r.waitPrepared = inBackground(r.prepareRuntime)
+	if g.o.Place == nil {
+		r.waitPrepared = inBackground(r.prepareRuntime)
+	}
 	return r.img.NoteLayers(r.paths.Dir, r.layers)
 }
 
@@ -271,6 +273,12 @@ func (g *gang) launch(ctx context.Context, s *supervise.Signals) error {
 	<-s.Ready // from here on a signal must not end this process by default: it holds a lease
 	parts, err := g.acquireLease(ctx)
 	if err != nil {
+		return err
+	}
+	if err := g.enterParent(ctx); err != nil {
+		return err
+	}
+	if err := g.task.rewriteRecordWithLease(); err != nil {
 		return err
 	}
 	near, err := g.nearbyCPUs(ctx, parts)
@@ -376,8 +384,10 @@ func (g *gang) acquireLease(ctx context.Context) ([]ledger.Lease, error) {
 	if g.o.ViewerPipe != nil { // the gang ends with the berth run that is attached to it
 		queued = func() {}
 	}
-	if err := t.h.Cgroups.Create(t.paths.Cgroup()); err != nil { // the device guard opens the devices for a cgroup that exists
-		return nil, err
+	if t.o.Place == nil { // the device guard opens the devices for a cgroup that exists
+		if err := t.h.Cgroups.Create(t.paths.Cgroup()); err != nil {
+			return nil, err
+		}
 	}
 	lease, err := t.o.Devices.Acquire(ctx, t.leaseOwner(g.ranks[0].spec), t.o.Request, queued)
 	if err != nil {
@@ -398,7 +408,7 @@ func (g *gang) acquireLease(ctx context.Context) ([]ledger.Lease, error) {
 		part.Devices = d
 		parts = append(parts, part)
 	}
-	return parts, t.rewriteRecordWithLease()
+	return parts, nil
 }
 
 // nearbyCPUs returns for each rank the CPUs near its devices in list format, "" without devices.

@@ -29,17 +29,47 @@ func (t *task) enterParent(ctx context.Context, config *specs.Spec) error {
 		return err
 	}
 	t.h.Cgroups.Top = parent
+	return t.moveContainer(parent, config)
+}
+
+// moveContainer notes that the task's cgroup, with that of its container, is below another cgroup than was planned, and
+// begins to make it.
+func (t *task) moveContainer(parent string, config *specs.Spec) error {
 	if err := t.o.CheckControllers(t.h.Host); err != nil {
 		return err
 	}
+	if err := t.noteParent(parent); err != nil {
+		return err
+	}
+	config.Linux.CgroupsPath = t.paths.Cgroup() + "/container"
+	t.waitPrepared = inBackground(t.prepareRuntime)
+	return nil
+}
+
+// noteParent notes in the task's directory and record which cgroup the task's is below.
+func (t *task) noteParent(parent string) error {
 	link := t.paths.ParentLink()
 	if err := errors.Join(os.Remove(link), os.Symlink(parent, link)); err != nil {
 		return fmt.Errorf("note the task's cgroup: %w", err)
 	}
 	t.rec.Cgroup = t.paths.Cgroup()
-	config.Linux.CgroupsPath = t.paths.Cgroup() + "/container"
-	t.waitPrepared = inBackground(t.prepareRuntime)
 	return nil
+}
+
+// enterParent is [task.enterParent] for a gang: the cgroups of the ranks are below the gang's.
+func (g *gang) enterParent(ctx context.Context) error {
+	if g.o.Place == nil {
+		return nil
+	}
+	parent, err := g.o.Place(ctx)
+	if err != nil {
+		return err
+	}
+	g.task.h.Cgroups.Top = parent // the ranks have the same host
+	if err := g.task.noteParent(parent); err != nil {
+		return err
+	}
+	return g.forEachRank(func(_ int, r *rank) error { return r.moveContainer(g.task.paths.Cgroup(), r.spec) })
 }
 
 // createOuterCgroup creates the task's cgroup with the container's device rules, and then the

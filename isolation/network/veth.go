@@ -182,9 +182,16 @@ func setUpInside(h Host, n Network) error {
 		return err
 	}
 	defer kernel.Close()
-	// As in other containers: all users may use low ports, and all groups may ping.
-	for key, value := range map[string]string{"ipv4/ip_unprivileged_port_start": "0", "ipv4/ping_group_range": "0 2147483647"} {
-		if err := h.setSysctl(key, value); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	// As in other containers: all users may use low ports, and all groups may ping. In a user namespace the range of groups must
+	// end with one that the namespace has, which are 65536 or only the first.
+	for key, values := range map[string][]string{"ipv4/ip_unprivileged_port_start": {"0"}, "ipv4/ping_group_range": {"0 2147483647", "0 65535", "0 0"}} {
+		err := h.setSysctl(key, values[0])
+		for _, value := range values[1:] {
+			if errors.Is(err, unix.EINVAL) {
+				err = h.setSysctl(key, value)
+			}
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -47,12 +47,8 @@ func (g *gang) startHolder() error {
 		Path: "/catatonit", Args: []string{"@catatonit", "-P"}, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: uintptr(flags), Setsid: true},
 	}
-	err = startInEmptyRoot(cmd, m.path("rootfs"), program, func() error {
-		_, err := ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.cgroups.StartRuntime(cmd, m.rec.Cgroup) })
+	if err := g.startAlone(cmd, program); err != nil {
 		return err
-	})
-	if err != nil {
-		return fmt.Errorf("start %s: %w", program, err)
 	}
 	pid := cmd.Process.Pid
 	_ = cmd.Process.Release() // the reaper collects it
@@ -64,6 +60,19 @@ func (g *gang) startHolder() error {
 		return fmt.Errorf("record the process that holds the namespaces: %w", err)
 	}
 	return g.linkNamespaces()
+}
+
+// startAlone starts cmd, a static program that is at cmd.Path in a root without other files, in the gang's cgroup.
+func (g *gang) startAlone(cmd *exec.Cmd, program string) error {
+	m := g.own
+	err := startInEmptyRoot(cmd, m.path("rootfs"), program, func() error {
+		_, err := ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.cgroups.StartRuntime(cmd, m.rec.Cgroup) })
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("start %s: %w", program, err)
+	}
+	return nil
 }
 
 // holderProgram returns the holder's program. Records of older versions name a program that no longer

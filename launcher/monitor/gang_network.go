@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/isolation/network"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 )
@@ -160,8 +161,11 @@ func (g *gang) keepPorts() error {
 	return err
 }
 
-// reopenStores opens the gang's stores, except those that a process still serves.
+// reopenStores opens the gang's stores, except those that a process still serves: in a user namespace all.
 func (g *gang) reopenStores() error {
+	if userns.IsInside() {
+		return nil
+	}
 	address, err := os.ReadFile(g.own.path(addressFile))
 	if err != nil {
 		return err

@@ -11,13 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/isolation/network"
-	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // offerStores opens a listening socket in the gang's network for each store. The process that serves
-// a store is started with the first connection, because most gangs never use one.
+// a store is started with the first connection, because most gangs never use one. In a user namespace it is started at once:
+// the next monitor would be in another one, and couldn't listen in the gang's network.
 func (g *gang) offerStores(address string) error {
 	at, err := netip.ParseAddr(address)
 	if err != nil || !at.Is4() {
@@ -33,7 +34,13 @@ func (g *gang) offerStores(address string) error {
 			return err
 		}
 		g.stores = append(g.stores, l)
-		go g.serveFirstClient(l, s)
+		if !userns.IsInside() {
+			go g.serveFirstClient(l, s)
+			continue
+		}
+		if err := g.serveStore(l, s); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -80,16 +87,14 @@ func (g *gang) serveFirstClient(l *os.File, s tasks.GangStore) {
 	if err != nil {
 		return // it was closed: the gang's life has ended
 	}
-	g.onFirstThread(func() {
-		if err := g.serveStore(l, s); err != nil {
-			g.own.logError(err)
-			l.Close() // refuses later clients, which would wait for ever
-		}
-	})
+	if err := g.serveStore(l, s); err != nil {
+		g.own.logError(err)
+		l.Close() // refuses later clients, which would wait for ever
+	}
 }
 
 // serveStore starts the process that serves a store, in the gang's cgroup, so that it ends with the
-// gang. It drops to the user nobody by itself, because that user may have no access to the program.
+// gang, and in a root without other files. It drops its privileges by itself, because nobody may have no access to the program.
 func (g *gang) serveStore(l *os.File, s tasks.GangStore) error {
 	m := g.own
 	scopes, err := json.Marshal(s.Scopes)
@@ -97,12 +102,11 @@ func (g *gang) serveStore(l *os.File, s tasks.GangStore) error {
 		return err
 	}
 	cmd := &exec.Cmd{
-		Path: m.rec.Gang.Server, Args: []string{"berth", "rendezvous", string(scopes)}, Env: []string{}, Dir: "/", ExtraFiles: []*os.File{l},
+		Path: "/berth", Args: []string{"berth", "rendezvous", string(scopes)}, Env: []string{}, Dir: "/", ExtraFiles: []*os.File{l},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	_, err = ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.cgroups.StartRuntime(cmd, m.rec.Cgroup) })
-	if err != nil {
-		return fmt.Errorf("start %s: %w", cmd.Path, err)
+	if err := g.startAlone(cmd, m.rec.Gang.Server); err != nil {
+		return err
 	}
 	return cmd.Process.Release() // the reaper collects it
 }

@@ -89,7 +89,6 @@ func TestRunAsUser(t *testing.T) {
 		{"no such command", []string{"run", busybox, "nothing"}, 127, "berth: command not found: \"nothing\" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)\n"},
 		{"too many devices", []string{"run", "--gpus", "9", busybox, "true"}, 125, "berth: request 9: node has 8 GPUs, 9 asked; berth gpus lists the node's devices\n"},
 		{"busy devices", []string{"run", "--gpus", "8", busybox, "true"}, 75, ""},
-		{"a gang", []string{"run", "-n", "2", "--gpus-per-rank", "1", busybox, "true"}, 125, "berth: this needs root, and runs as user 4711: use sudo\n"},
 	} {
 		if got := h.berth(c.words...); got.Code != c.code || c.err != "" && got.Err != c.err {
 			t.Errorf("%s: %+v, want %d, %s", c.name, got, c.code, c.err)
@@ -188,7 +187,7 @@ func TestRunAsUserWithoutBroker(t *testing.T) {
 	n := start(t)
 	h := n.home(alice)
 	const line = "berth: this needs root, and runs as user 4711: use sudo, or have the admin start the broker: systemctl enable --now berth-broker.socket\n"
-	for _, words := range [][]string{{"run"}, {"run", "--gpus", "1"}, {"run", "-d"}} {
+	for _, words := range [][]string{{"run"}, {"run", "--gpus", "1"}, {"run", "-d"}, {"run", "-n", "2"}, {"run", "-n", "2", "--gpus-per-rank", "1"}, {"run", "-n", "2", "-d"}} {
 		// A slow machine is told of the image's unpacking before.
 		if got := h.berth(append(words, rig.ImagePath(t, "busybox"), "true")...); got.Code != 125 || !strings.HasSuffix(got.Err, line) {
 			t.Errorf("%q: %+v", words, got)
@@ -200,6 +199,7 @@ func TestRunAsUserWithoutBroker(t *testing.T) {
 	for range 2 {
 		n.wantSaid("in a cgroup of the user's", n.Run(t, n.Command("sh", "-c", script)), rig.Said{Out: "ran\n"})
 	}
+	n.wantSaid("a gang in a cgroup of the user's", n.Run(t, n.Command("sh", "-c", strings.Replace(script, " run ", " run -n 1 ", 1))), rig.Said{Out: "rank-0 | ran\n"})
 	if got := n.Do(t, "ls", "/sys/fs/cgroup/alice/shell"); strings.Contains(got, "alloc-") {
 		t.Errorf("cgroups are left: %s", got)
 	}
@@ -423,16 +423,17 @@ func TestKilledRunOfUser(t *testing.T) {
 	n := start(t)
 	n.broker()
 	h := n.home(alice)
-	for i := range 12 {
-		outside := i%2 == 0
-		p := n.start(alice, h.words("run", "--gpus", "8", rig.ImagePath(t, "busybox"), "sleep", "2")...)
-		time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+	for i := range 24 {
+		outside, words, delay := i%2 == 0, []string{"run", "--gpus", "8"}, 10*time.Millisecond
+		if i >= 12 {
+			words, delay = []string{"run", "-n", "2", "--gpus-per-rank", "4"}, 20*time.Millisecond
+		}
+		p := n.start(alice, h.words(append(words, rig.ImagePath(t, "busybox"), "sleep", "2")...)...)
+		time.Sleep(time.Duration(i%12) * delay)
 		if outside {
 			rig.Must(t, p.Cmd.Process.Kill())
-		} else if list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.Cmd.Process.Pid)); err == nil {
-			for _, word := range strings.Fields(string(list)) {
-				pid, err := strconv.Atoi(word)
-				rig.Must(t, err)
+		} else {
+			for _, pid := range listChildren(p.Cmd.Process.Pid) {
 				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 			}
 		}

@@ -148,7 +148,9 @@ func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File
 	switch {
 	case e != nil:
 	case lease.ID == "":
-		e = node.RemoveCommandCgroup(context.WithoutCancel(c.Context), lease.Group)
+		if live, err := backend.HasRemaining(node.Cgroups(), lease.Group); err == nil && !live { // the next berth run here removes it
+			e = node.RemoveCommandCgroup(context.WithoutCancel(c.Context), lease.Group)
+		}
 	default:
 		e = backend.EndLease(context.WithoutCancel(c.Context), node, lease.ID, lease.Group, lease.Devices)
 	}

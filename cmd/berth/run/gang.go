@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/spell"
@@ -72,31 +73,52 @@ func checkGang(c *cli.Context) error {
 
 // runGang runs a gang: detached, or in the foreground until this process ends.
 func runGang(c *cli.Context, conf berth.Config) error {
+	if os.Geteuid() != 0 {
+		return rootless.Run(c, conf) // before the file is read, which may be a pipe
+	}
+	session, _, err := openSession(conf)
+	if err != nil {
+		return err
+	}
 	g, err := gangOptions(c, conf)
 	if err != nil {
-		return verb.WithCode(verb.ExitBerth, err)
-	}
-	if err := verb.NeedRoot(); err != nil {
-		return verb.WithCode(verb.ExitBerth, err)
-	}
-	if os.Getenv("BERTH_LEASE") != "" {
-		return verb.WithCode(verb.ExitBerth, errors.New("a gang needs a lease of its own; unset BERTH_LEASE to take one"))
+		return err
 	}
 	warnOfIPv6(g.Network)
 	if len(g.Stores) > 0 {
 		if g.Server, err = os.Executable(); err != nil {
-			return verb.WithCode(verb.ExitBerth, err)
+			return err
 		}
 	}
-	req := newLaunchRequest(c, g.Request)
-	req.Gang = &g
+	req, err := newLaunchRequest(c, g.Request)
+	if err != nil {
+		return err
+	}
+	req.Gang, req.Lease.Network = &g, g.Network
 	if c.Bool("detach") {
-		return launchAndPrint(c, req, nil)
+		return launchAndPrint(c, req, session)
 	}
 	if g.Viewer, err = backend.TaskStore(conf).Self(); err != nil {
-		return verb.WithCode(verb.ExitBerth, err)
+		return err
 	}
-	return watchGang(c, conf, req)
+	return watchGang(c, conf, req, session)
+}
+
+// defaultGangNetwork returns the network of a gang for which none is named. A private one has an interface and rules of the
+// host, which only root can make.
+func defaultGangNetwork() string {
+	if verb.IsHelped() {
+		return "host"
+	}
+	return berth.NetworkPrivate
+}
+
+// checkGangNetwork returns an error for a network that a gang without root can't have.
+func checkGangNetwork(kind string) error {
+	if !verb.IsHelped() || kind == "host" || kind == "none" || !slices.Contains(launcher.Networks(), kind) {
+		return nil
+	}
+	return fmt.Errorf("--network %s needs root, for it changes interfaces and rules of the host: without root there are host, where ports are shared with everybody, and none, where the ranks have lo to themselves", kind)
 }
 
 // warnOfIPv6 prints a warning to standard error if the host's only default route is IPv6, so
@@ -127,6 +149,10 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	if err := readGangSettings(c, f, &g); err != nil {
 		return g, nameFileInError(c, err)
 	}
+	g.Network = cmp.Or(g.Network, defaultGangNetwork())
+	if err := checkGangNetwork(g.Network); err != nil {
+		return g, err
+	}
 	var parts []request.Request
 	for _, role := range f.Roles {
 		made, err := makeRanks(c, common, f, role, &parts)
@@ -148,8 +174,8 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	}
 	// These are set for each rank.
 	g.Image, g.Command, g.Env, g.Volumes, g.Mounts = "", nil, nil, nil, nil
-	g.Worlds = makeWorlds(g.Ranks, parts, f, cmp.Or(g.Network, "private"))
-	return g, assignPorts(&g, conf.State)
+	g.Worlds = makeWorlds(g.Ranks, parts, f, g.Network)
+	return g, assignPorts(&g, conf.TaskState())
 }
 
 // environmentLookup returns the function that looks up variables given by name alone (-e NAME). For a gang it

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/launcher/attach"
@@ -26,19 +27,20 @@ import (
 
 // watchGang launches a gang that ends with this process. It prints the output of the ranks,
 // passes signals on to them, and returns the gang's exit code as an error.
-func watchGang(c *cli.Context, conf berth.Config, req launchRequest) error {
+func watchGang(c *cli.Context, conf berth.Config, req launchRequest, session *helper.Session) error {
 	theirs, ours, err := os.Pipe() // the kernel closes ours when this process ends in any way
 	if err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
 	g := &foregroundGang{store: backend.TaskStore(conf), pipe: ours, signals: make(chan os.Signal, 16), over: make(chan struct{})}
 	signal.Notify(g.signals, verb.ForwardedSignals()...) // early signals are passed on when the ranks run
-	id, err := runLauncher(c, req, theirs, nil)
+	id, monitor, err := runLauncher(c, req, theirs, session)
 	theirs.Close()
 	if err != nil {
 		return err
 	}
 	code, err := g.watch(context.WithoutCancel(c.Context), id)
+	_ = monitor.cmd.Wait() // a user's lease ends with its last process, which is the monitor
 	if err != nil || code != 0 {
 		return verb.WithCode(code, err)
 	}

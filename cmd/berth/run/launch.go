@@ -2,7 +2,6 @@ package run
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,9 +40,8 @@ type launchRequest struct {
 	Gang   *launcher.GangOptions `json:",omitempty"`
 	// Devices are the words of a request, "" for none.
 	Devices string
-	// Wait is how long to wait for busy devices; a negative value means for ever.
-	Wait time.Duration
-	Hint commandHint
+	Lease   leaseTerms
+	Hint    commandHint
 }
 
 // Descriptors of the process that launches, behind the first three.
@@ -55,8 +53,17 @@ const (
 	helperFD                // the socket of a helper.Session
 )
 
-func newLaunchRequest(c *cli.Context, r request.Request) launchRequest {
-	return launchRequest{Config: c.String("config"), Devices: r.String(), Wait: waiting.Limit(c), Hint: newCommandHint(c)}
+// newLaunchRequest returns the request of a command line for the devices of r. With devices, a detached task or gang can't
+// have those of the lease of a berth alloc around this process.
+func newLaunchRequest(c *cli.Context, r request.Request) (launchRequest, error) {
+	terms := leaseTerms{Wait: waiting.Limit(c), Outer: os.Getenv("BERTH_LEASE"), Detached: c.Bool("detach")}
+	if terms.Detached && terms.Outer != "" {
+		if !r.IsZero() {
+			return launchRequest{}, fmt.Errorf("a detached task would outlive the lease %s of the berth alloc around this process; unset BERTH_LEASE to take one of its own", terms.Outer)
+		}
+		terms.Outer = ""
+	}
+	return launchRequest{Config: c.String("config"), Devices: r.String(), Lease: terms, Hint: newCommandHint(c)}, nil
 }
 
 // commandHint has the parts of a command line for hints in errors: that a command isn't in the image, and that the
@@ -99,7 +106,7 @@ func (h commandHint) add(code int, err error) error {
 // launchAndPrint launches a task or a gang, and prints its id when it runs. session is that of a user without root, nil for
 // root.
 func launchAndPrint(c *cli.Context, req launchRequest, session *helper.Session) error {
-	id, err := runLauncher(c, req, nil, session)
+	id, _, err := runLauncher(c, req, nil, session)
 	if err == nil {
 		fmt.Println(id)
 	}
@@ -107,11 +114,11 @@ func launchAndPrint(c *cli.Context, req launchRequest, session *helper.Session) 
 }
 
 // runLauncher has another process launch a task or a gang, and copies its standard error
-// until the task runs. viewerPipe is set for a gang in the foreground.
-func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File, session *helper.Session) (id string, err error) {
-	l, err := startLauncher(req, viewerPipe, session)
+// until the task runs. viewerPipe is set for a gang in the foreground. The launcher has become the monitor then.
+func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File, session *helper.Session) (id string, l *launcherProcess, err error) {
+	l, err = startLauncher(req, viewerPipe, session)
 	if err != nil {
-		return "", verb.WithCode(verb.ExitBerth, fmt.Errorf("start the launcher: %w", err))
+		return "", nil, verb.WithCode(verb.ExitBerth, fmt.Errorf("start the launcher: %w", err))
 	}
 	stop := context.AfterFunc(c.Context, l.giveUp)
 	defer stop()
@@ -119,15 +126,15 @@ func runLauncher(c *cli.Context, req launchRequest, viewerPipe *os.File, session
 	code, text, ok := control.ParseStatus(line)
 	switch {
 	case c.Err() != nil && (!ok || code != 0):
-		return "", verb.WithBerthCode(c.Err())
+		return "", l, verb.WithBerthCode(c.Err())
 	case err != nil && !errors.Is(err, io.EOF):
-		return "", verb.WithCode(verb.ExitBerth, fmt.Errorf("read the launcher's result: %w", err))
+		return "", l, verb.WithCode(verb.ExitBerth, fmt.Errorf("read the launcher's result: %w", err))
 	case !ok:
-		return "", l.wait()
+		return "", l, l.wait()
 	case code != 0:
-		return "", verb.WithCode(code, req.nameLargestTask(req.Hint.add(code, errors.New(text))))
+		return "", l, verb.WithCode(code, req.nameLargestTask(req.Hint.add(code, errors.New(text))))
 	}
-	return text, nil
+	return text, l, nil
 }
 
 // launcherProcess is the process that launches a task.
@@ -293,26 +300,13 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 	session, inNamespace, err := rootless.Open(conf)
 	switch {
 	case err != nil:
-		return verb.ExitBerth, err
 	case inNamespace:
-		if err := connectBroker(c.Context, conf, o, session, "", r.Wait); err != nil {
-			return verb.ExitBerth, err
-		}
-	case r.Devices != "":
-		node, err := berth.Open(conf)
-		if err != nil {
-			return verb.ExitBerth, err
-		}
-		if o.Request.GPUs() {
-			if err := node.MountFiles(c.Context); err != nil {
-				return verb.ExitBerth, err
-			}
-		}
-		l := ownLease{node: node, request: o.Request, wait: r.Wait, waiting: waiting.NewWaitPrinter(time.Now()), remark: waiting.NewRemarkPrinter()}
-		if r.Gang != nil {
-			l.network = cmp.Or(r.Gang.Network, berth.NetworkPrivate)
-		}
-		o.Devices = l
+		err = connectBroker(c.Context, conf, o, session, r.Lease)
+	default:
+		err = connectLedger(c.Context, conf, o, r.Lease)
+	}
+	if err != nil {
+		return verb.ExitBerth, err
 	}
 	if err := c.Err(); err != nil { // a signal that came before the launcher handles signals
 		return verb.ExitBerth, err

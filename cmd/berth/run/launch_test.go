@@ -32,8 +32,8 @@ func TestLaunchRequestRoundTrip(t *testing.T) {
 		},
 	}
 	for name, want := range map[string]launchRequest{
-		"task": {Config: "/etc/c", Task: &o, Devices: "2", Wait: -1, Hint: commandHint{Command: "sh"}},
-		"gang": {Config: "/etc/c", Devices: "1;1", Gang: &launcher.GangOptions{
+		"task": {Config: "/etc/c", Task: &o, Devices: "2", Lease: leaseTerms{Wait: -1, Outer: "a", Detached: true}, Hint: commandHint{Command: "sh"}},
+		"gang": {Config: "/etc/c", Devices: "1;1", Lease: leaseTerms{Network: "none"}, Gang: &launcher.GangOptions{
 			Options: o, Server: "/b", Viewer: tasks.Process{PID: 1, Start: 2},
 			Ranks:  []launcher.Rank{{Options: o, Role: "rank", Index: 1, Part: 1, Sees: []int{0, 1}, InWorld: 1}},
 			Stores: []tasks.GangStore{{Port: 7, Scopes: map[string]int{"a": 2}}},

@@ -98,7 +98,7 @@ func readPorts(c *cli.Context, o *launcher.Options) error {
 	}
 	network := c.String("network")
 	if isGang(c) {
-		network = cmp.Or(network, "private")
+		network = cmp.Or(network, defaultGangNetwork())
 	}
 	if network != "" && network != "host" {
 		return fmt.Errorf("--publish %s: the network %s can't be reached from outside; --network host shares the host's", all[0], network)

@@ -7,8 +7,10 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/launcher/gang/rendezvous"
@@ -18,16 +20,33 @@ import (
 const nobody = 65534
 
 // dropPrivileges changes this process to user and group nobody, without supplementary groups
-// and capabilities. That can't be undone.
+// and capabilities. That can't be undone. In a user namespace without nobody, which has no user but root, this process
+// stays that user and loses the capabilities.
 func dropPrivileges() error {
+	err := syscall.Setgid(nobody)
+	switch {
+	case errors.Is(err, unix.EINVAL): // the user namespace doesn't have it; the machine's first has all groups
+		return dropCapabilities()
+	case err != nil:
+		return fmt.Errorf("change the group: %w", err)
+	}
 	if err := syscall.Setgroups(nil); err != nil {
 		return fmt.Errorf("leave all groups: %w", err)
 	}
-	if err := syscall.Setgid(nobody); err != nil {
-		return fmt.Errorf("change the group: %w", err)
-	}
 	if err := syscall.Setuid(nobody); err != nil {
 		return fmt.Errorf("change the user: %w", err)
+	}
+	return nil
+}
+
+// dropCapabilities takes all capabilities from all threads of this process, and from what it executes.
+func dropCapabilities() error {
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
+		return fmt.Errorf("forbid new privileges: %w", errno)
+	}
+	header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none)), 0); errno != 0 { //nolint:gosec // the call's arguments
+		return fmt.Errorf("drop capabilities: %w", errno)
 	}
 	return nil
 }

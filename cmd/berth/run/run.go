@@ -37,7 +37,7 @@ func Command() *cli.Command {
 		Usage:     "run a container with GPUs of its own",
 		ArgsUsage: "IMAGE [COMMAND [ARG…]]",
 		Description: "The container's files are removed at its end. Those of a detached task are kept until berth rm.\n\n" +
-			"Users without root run tasks of their own where the admin has started berth-broker. User 0 of\nsuch a task is the user outside, and its other users are their subordinate ids (/etc/subuid).\nGangs need root.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
+			"Users without root run tasks of their own where the admin has started berth-broker. User 0 of\nsuch a task is the user outside, and its other users are their subordinate ids (/etc/subuid).\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
 		OnUsageError: verb.WrongUsage,
 		BashComplete: backend.CompleteImages,
 		Action:       run,
@@ -58,7 +58,7 @@ func run(c *cli.Context) error {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
 	if isGang(c) {
-		return runGang(c, conf)
+		return verb.WithBerthCode(runGang(c, conf))
 	}
 	return verb.WithBerthCode(runTask(c, conf, other))
 }
@@ -84,16 +84,10 @@ func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
 	if err != nil {
 		return err
 	}
-	session, inNamespace, err := rootless.Open(conf)
-	switch {
-	case err != nil:
-		return err
-	case inNamespace:
-	case os.Geteuid() != 0 && other == nil:
+	if os.Geteuid() != 0 && other == nil {
 		return rootless.Run(c, conf)
-	default:
-		err = verb.NeedRoot()
 	}
+	session, inNamespace, err := openSession(conf)
 	if err != nil {
 		return err
 	}
@@ -106,42 +100,33 @@ func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
 	if err := checkVisibleDevices(c, o.Request); err != nil {
 		return err
 	}
-	outer := os.Getenv("BERTH_LEASE")
-	if inNamespace {
-		return runInNamespace(c, conf, o, session, outer)
+	req, err := newLaunchRequest(c, o.Request)
+	if err != nil {
+		return err
 	}
-	if c.Bool("detach") && (outer == "" || o.Request.IsZero()) {
-		req := newLaunchRequest(c, o.Request)
-		req.Task = &o
-		return launchAndPrint(c, req, nil)
-	}
-	if !o.Request.IsZero() {
-		if err := connectLedger(c, conf, &o, outer); err != nil {
-			return err
-		}
-	}
-	return launchTask(c, conf, o)
-}
-
-// runInNamespace runs a task as root of a user namespace.
-func runInNamespace(c *cli.Context, conf berth.Config, o launcher.Options, session *helper.Session, outer string) error {
 	if c.Bool("detach") {
-		if outer != "" && !o.Request.IsZero() {
-			return outlivesError(outer)
-		}
-		req := newLaunchRequest(c, o.Request)
 		req.Task = &o
 		return launchAndPrint(c, req, session)
 	}
-	if err := connectBroker(c.Context, conf, &o, session, outer, waiting.Limit(c)); err != nil {
+	if inNamespace {
+		err = connectBroker(c.Context, conf, &o, session, req.Lease)
+	} else {
+		err = connectLedger(c.Context, conf, &o, req.Lease)
+	}
+	if err != nil {
 		return err
 	}
 	return launchTask(c, conf, o)
 }
 
-// outlivesError refuses a detached task with the lease of a berth alloc around it.
-func outlivesError(lease string) error {
-	return fmt.Errorf("a detached task would outlive the lease %s of the berth alloc around this process; unset BERTH_LEASE to take one of its own", lease)
+// openSession returns the connection to the process outside if this process is root of a user namespace for a user without
+// root. Otherwise it returns an error unless this process is root of the host.
+func openSession(conf berth.Config) (session *helper.Session, inNamespace bool, err error) {
+	session, inNamespace, err = rootless.Open(conf)
+	if err == nil && !inNamespace {
+		err = verb.NeedRoot()
+	}
+	return session, inNamespace, err
 }
 
 // launchTask runs a task in the foreground.
@@ -189,33 +174,46 @@ func checkVisibleDevices(c *cli.Context, r request.Request) error {
 	return nil
 }
 
-// connectLedger sets o.Devices: a lease of the task's own or, if outer is set, devices of the
-// lease of the berth alloc around this process.
-func connectLedger(c *cli.Context, conf berth.Config, o *launcher.Options, outer string) error {
+// connectLedger sets o.Devices for a launch with devices: a lease of its own, or devices of the lease of the berth alloc
+// around this process.
+func connectLedger(ctx context.Context, conf berth.Config, o *launcher.Options, terms leaseTerms) error {
+	if o.Request.IsZero() {
+		return nil
+	}
 	node, err := berth.Open(conf)
 	if err != nil {
 		return err
 	}
 	if o.Request.GPUs() {
-		if err := node.MountFiles(c.Context); err != nil {
+		if err := node.MountFiles(ctx); err != nil {
 			return err
 		}
 	}
-	if outer == "" {
-		o.Devices = ownLease{node: node, request: o.Request, wait: waiting.Limit(c), waiting: waiting.NewWaitPrinter(time.Now()), remark: waiting.NewRemarkPrinter()}
+	own := newOwnLease(node, o.Request, terms)
+	if terms.Outer == "" {
+		o.Devices = own
 		return nil
 	}
-	lease, err := node.FindOwnLease(outer)
+	lease, err := node.FindOwnLease(terms.Outer)
 	if err != nil {
 		// Not wrapped: the text has its advice, and ExitStatus must not add another.
 		return errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
 	}
-	if c.Bool("detach") {
-		return outlivesError(lease.ID)
-	}
 	o.Parent = berth.CommandTasks(lease.Owner.Cgroup)
-	o.Devices = sharedLease{ownLease{node: node, request: o.Request, remark: waiting.NewRemarkPrinter()}, lease}
+	o.Devices = sharedLease{own, lease}
 	return nil
+}
+
+// leaseTerms say how a launch gets its devices.
+type leaseTerms struct {
+	// Wait is how long to wait for busy devices; a negative value means for ever.
+	Wait time.Duration
+	// Outer is the id of the lease of a berth alloc around the launch, whose devices it gets; "" for a lease of its own.
+	Outer string
+	// Network is the kind of a gang's network, "" for a task.
+	Network string
+	// Detached: the lease ends with the task or gang, and not with the berth run that has started it.
+	Detached bool
 }
 
 // ownLease implements launcher.Devices by a lease of the task's own.
@@ -228,6 +226,13 @@ type ownLease struct {
 	network string
 	// remark prints urgent remarks; nil prints none.
 	remark func(removed []berth.Removal)
+}
+
+func newOwnLease(node *berth.Node, r request.Request, terms leaseTerms) ownLease {
+	return ownLease{
+		node: node, request: r, wait: terms.Wait, waiting: waiting.NewWaitPrinter(time.Now()),
+		network: terms.Network, remark: waiting.NewRemarkPrinter(),
+	}
 }
 
 func (l ownLease) Programs(ctx context.Context, env []string) (map[string]string, error) {

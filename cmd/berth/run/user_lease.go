@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/broker/protocol"
@@ -13,7 +12,6 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
-	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -25,7 +23,7 @@ type userLease struct {
 	ownLease
 	session *helper.Session
 	group   *string // the cgroup of the lease, once there is one
-	// detached: the lease ends with the task, and not with the process outside.
+	// detached is leaseTerms.Detached: the process outside doesn't end the lease.
 	detached bool
 }
 
@@ -59,16 +57,15 @@ func (l userLease) Acquire(ctx context.Context, owner ledger.Owner, r request.Re
 // Release leaves the release to the process outside: this process is in the lease's cgroup.
 func (l userLease) Release(context.Context, ledger.Lease) error { return nil }
 
-// connectBroker sets o.Devices and o.Place for a launch by root of a user namespace. outer is the id of the lease of a berth
-// alloc around this process, "" for none.
-func connectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, session *helper.Session, outer string, wait time.Duration) error {
+// connectBroker sets o.Devices and o.Place for a launch by root of a user namespace.
+func connectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, session *helper.Session, terms leaseTerms) error {
 	node, err := berth.Open(conf)
 	if err != nil {
 		return err
 	}
-	own := ownLease{node: node, request: o.Request, wait: wait, waiting: waiting.NewWaitPrinter(time.Now()), remark: waiting.NewRemarkPrinter()}
-	if outer != "" {
-		lease, err := findUserLease(ctx, node, session, outer)
+	own := newOwnLease(node, o.Request, terms)
+	if terms.Outer != "" {
+		lease, err := findUserLease(ctx, node, session, terms.Outer)
 		if err != nil {
 			return err
 		}
@@ -80,13 +77,13 @@ func connectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, 
 	}
 	if !o.Request.IsZero() {
 		group := ""
-		o.Devices = userLease{own, session, &group, o.Detach != nil}
+		o.Devices = userLease{own, session, &group, terms.Detached}
 		o.Place = func(context.Context) (string, error) { return berth.CommandTasks(group), nil }
 		return nil
 	}
 	o.Place = func(ctx context.Context) (string, error) {
 		group, placed, err := node.PlaceSelf(ctx)
-		if placed && o.Detach == nil {
+		if placed && !terms.Detached {
 			err = session.KeepCgroup(group)
 		}
 		if placed || err != nil {

@@ -146,6 +146,9 @@ func (l *listing) addUserTasks(all []berth.UserTask) {
 			ID: t.ID, Name: output.MakePrintable(t.Name), Command: strings.Fields(output.MakePrintable(cmp.Or(t.Command, t.Program))),
 			Created: t.Started.UTC().Round(time.Second), User: t.UID, Cgroup: t.Cgroup,
 		}
+		if t.Ranks != nil {
+			record.Gang = &tasks.Gang{Ranks: t.Ranks}
+		}
 		if t.Lease != nil {
 			record.Lease, record.Request = t.Lease.ID, t.Lease.Request
 		}

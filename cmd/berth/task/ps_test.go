@@ -69,6 +69,7 @@ func TestUserTasks(t *testing.T) {
 	l.addUserTasks([]berth.UserTask{
 		{ID: strings.Repeat("e", 12), UID: 4294967290, Cgroup: "/berth/alloc-1.2.3-a/main/eeeeeeeeeeee", Started: now().Add(-2 * time.Hour), Name: "job\n\x1b[31m", Command: "python \x1b[2Jx", Program: "python", Lease: &ledger.Lease{ID: "00000000000b"}},
 		{ID: strings.Repeat("f", 12), UID: 4294967290, Cgroup: "/user/alloc-1.2.3-a/main/ffffffffffff", Started: now().Add(-time.Second), Program: "sleep"},
+		{ID: strings.Repeat("c", 12), UID: 4294967290, Cgroup: "/user/alloc-1.2.3-a/main/cccccccccccc", Started: now().Add(-time.Minute), Program: "sh", Ranks: []string{"1", "2"}},
 		{ID: strings.Repeat("a", 12), UID: 4294967290}, // root's
 	})
 	var b strings.Builder
@@ -77,6 +78,7 @@ func TestUserTasks(t *testing.T) {
 	}
 	want := `ID            IMAGE      COMMAND                 CREATED    STATUS     GPUS  NAME       USER
 ffffffffffff  -          "sleep"                 1s ago     up 1s      -     -          4294967290
+cccccccccccc  -          gang of 2               1m00s ago  up 1m00s   -     -          4294967290
 aaaaaaaaaaaa  debian:12  "python train.py --e…"  1h00m ago  up 10m00s  0,1   train      alice
 eeeeeeeeeeee  -          "python [2Jx"           2h00m ago  up 2h00m   2     job  [31m  4294967290
 `
@@ -87,7 +89,7 @@ eeeeeeeeeeee  -          "python [2Jx"           2h00m ago  up 2h00m   2     job
 	if err := l.printFormatted(t.Context(), &b, "{{.Names}}|{{.User}}|{{.Lease}}|{{.Size}}{{.Mounts}}|{{.Image}}", backend.Tasks{Store: tasks.Store{Data: t.TempDir()}}); err != nil {
 		t.Fatal(err)
 	}
-	if want := "|4294967290|||\ntrain|alice|00000000000a|0 B|debian:12\njob  [31m|4294967290|00000000000b||\n"; b.String() != want {
+	if want := "|4294967290|||\n|4294967290|||\ntrain|alice|00000000000a|0 B|debian:12\njob  [31m|4294967290|00000000000b||\n"; b.String() != want {
 		t.Errorf("formatted: %q", b.String())
 	}
 }
