@@ -230,6 +230,21 @@ func TestGangLifeOfUser(t *testing.T) {
 			t.Errorf("%v: exit code %d", sig, code)
 		}
 	}
+	// Without the controller cpuset, as here, the ranks' processes are kept on the CPUs.
+	said = h.berth("run", "-n", "2", "--cpuset-cpus", "1", "--gpus-per-rank", "1", busybox, "sh", "-c", "grep Cpus_allowed_list /proc/self/status | cut -f2")
+	n.wantSaid("CPUs", rig.Said{Out: sorted(said.Out), Err: said.Err, Code: said.Code}, rig.Said{Out: "rank-0 | 1\nrank-1 | 1\n"})
+	n.start(0, n.Berth, "alloc", "1", "--", "sleep", "1000")
+	held := n.waitForLeases(1)[0].ID
+	n.wantSaid("busy", rig.Said{Code: h.berth("run", "-n", "2", "--gpus-per-rank", "4", busybox, "true").Code}, rig.Said{Code: 75})
+	n.wantSaid("queued", rig.Said{Code: h.berth("run", "-d", "-n", "2", "--name", "next", "--wait=1m", "--gpus-per-rank", "4", busybox, "true").Code}, rig.Said{})
+	waits := n.start(alice, h.words("run", "-n", "2", "--wait=1m", "--gpus-per-rank", "4", busybox, "true")...)
+	n.waitForQueue(2)
+	n.Do(t, n.Berth, "release", "--force", held)
+	n.wantSaid("wait", h.berth("wait", "next"), rig.Said{Out: "0\n"})
+	if code := waits.Wait(t); code != 0 {
+		t.Errorf("the gang that waited: exit code %d", code)
+	}
+	n.wantSaid("rm", h.berth("rm", "next"), rig.Said{Out: "next\n"})
 	alloc := func(words ...string) rig.Said {
 		got := n.run(alice, append([]string{n.Berth, "alloc", "device=5,6", "--"}, h.words(words...)...)...)
 		got.Out, got.Err = sorted(got.Out), regexp.MustCompile("[0-9a-f]{12}").ReplaceAllString(got.Err, "LEASE")
