@@ -141,8 +141,8 @@ func TestGangVerbsOfUser(t *testing.T) {
 	h := n.home(alice)
 	busybox := rig.ImagePath(t, "busybox")
 	file := filepath.Join(h.dir, "gang.toml")
-	rig.Must(t, os.WriteFile(file, []byte(`name = "job"
-image = "`+busybox+`"
+	const gang = `name = "job"
+image = "IMAGE"
 [[role]]
 name = "learn"
 replicas = 2
@@ -151,8 +151,20 @@ command = ["sh", "-c", "trap 'echo asked; exit 3' TERM; echo begins; while :; do
 [[role]]
 name = "feed"
 command = ["sh", "-c", "trap 'exit 3' TERM; echo begins; while :; do sleep 0.1; done"]
-`), 0o644))
-	for _, killed := range []bool{false, true} {
+`
+	write := func(image, user string) {
+		rig.Must(t, os.WriteFile(file, []byte(strings.NewReplacer("IMAGE", image, "[[role]]", "[[role]]\nuser = \""+user+"\"").Replace(gang)), 0o644))
+	}
+	write(busybox, "0")
+	for _, c := range []struct {
+		killed bool
+		user   string
+	}{{}, {killed: true}, {user: "1000"}, {killed: true, user: "1000"}} {
+		killed := c.killed
+		if c.user != "" {
+			write(busybox, c.user)
+			h.giveSubordinateIDs()
+		}
 		if got := h.berth("run", "-d", "--gang", file); got.Code != 0 {
 			t.Fatalf("%+v", got)
 		}
