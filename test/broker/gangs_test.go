@@ -298,6 +298,7 @@ func TestKilledGangOfUser(t *testing.T) {
 				words = slices.Insert(words, 1, "-d")
 			}
 			p := n.start(alice, h.words(words...)...)
+			t.Cleanup(func() { h.berth("rm", "-f", "job") })
 			h.waitForRanks(2)
 			rig.WaitUntil(t, "the task is recorded", func() bool { return strings.Count(h.berth("ps", "--format", "{{.State}}").Out, "running") == 3 })
 			var pid int
@@ -310,7 +311,11 @@ func TestKilledGangOfUser(t *testing.T) {
 			case "broker":
 				pid = broker.Cmd.Process.Pid
 			default:
-				pid = findProcess(t, alice, pattern)
+				pids := findProcesses(broker.Cmd.Process.Pid, alice, pattern)
+				if pids == nil {
+					t.Fatalf("there is no process %s", pattern)
+				}
+				pid = pids[0]
 			}
 			rig.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 			if victim == "broker" {
@@ -334,7 +339,7 @@ func TestKilledGangOfUser(t *testing.T) {
 			}
 			h.wantClean()
 			for _, left := range []string{"^@catatonit", "^sleep 1000", "^berth-monitor --data " + h.dir} {
-				if pids := findProcesses(alice, left); pids != nil {
+				if pids := findProcesses(broker.Cmd.Process.Pid, alice, left); pids != nil {
 					t.Errorf("%s: processes %s are left: %v", name, left, pids)
 				}
 			}
@@ -358,23 +363,16 @@ func listChildren(pid int) (children []int) {
 	return children
 }
 
-// findProcess returns a process of a user whose command line matches.
-func findProcess(t *testing.T, uid int, pattern string) int {
-	t.Helper()
-	pids := findProcesses(uid, pattern)
-	if pids == nil {
-		t.Fatalf("there is no process %s", pattern)
-	}
-	return pids[0]
-}
-
-// findProcesses returns the processes of a user whose command lines match, the oldest first.
-func findProcesses(uid int, pattern string) (pids []int) {
+// findProcesses returns the processes of a user in the cgroup tree of another process's node whose command lines match, the oldest first.
+func findProcesses(onNode, uid int, pattern string) (pids []int) {
+	own, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", onNode)) // without it none is found
+	tree := regexp.MustCompile(`(?m)^0::/[^/\n]+`).FindString(string(own))
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
 	for _, dir := range dirs {
 		fi, err := os.Stat(dir)
+		group, _ := os.ReadFile(dir + "/cgroup") // it may have ended
 		data, e := os.ReadFile(dir + "/cmdline")
-		if err != nil || e != nil || int(fi.Sys().(*syscall.Stat_t).Uid) != uid || !regexp.MustCompile(pattern).MatchString(strings.ReplaceAll(string(data), "\x00", " ")) {
+		if err != nil || e != nil || int(fi.Sys().(*syscall.Stat_t).Uid) != uid || tree == "" || !strings.Contains(string(group), tree) || !regexp.MustCompile(pattern).MatchString(strings.ReplaceAll(string(data), "\x00", " ")) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
@@ -394,6 +392,7 @@ func TestGangOfUserForRoot(t *testing.T) {
 	if said.Code != 0 {
 		t.Fatalf("%+v", said)
 	}
+	t.Cleanup(func() { h.berth("rm", "-f", "train") })
 	id := strings.TrimSpace(said.Out)
 	n.wantSaid("ps", n.Run(t, n.Command(n.Berth, "ps", "--format", "{{.ID}} {{.Names}} {{.User}} {{.GPUs}} {{.State}} {{.Command}}")), rig.Said{Out: id + " train 4711 0,1,2,3 running gang of 2\n"})
 	lease := n.waitForLeases(1)[0].ID
