@@ -16,8 +16,8 @@ import (
 // has its own root, cgroup and CPUs.
 type GangOptions struct {
 	// Options of the gang: name, labels, lifecycle, network ("private", the default, "rdma", "none"
-	// or "host"), size of /dev/shm, request and DeviceSource. Detach is required. Ranks have the
-	// options of each task, such as image and command.
+	// or "host"), size of /dev/shm, request and DeviceSource. Detach is required. With Place, the network
+	// is "none" or "host". Ranks have the options of each task, such as image and command.
 	Options
 	// Ranks must not be empty.
 	Ranks []Rank

@@ -76,7 +76,7 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l sysctl -r -d 'set a
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l name -r -d 'NAME for people, also the hostname'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l hostname -r -d 'the container\'s own NAME (default: that of --name)'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l domainname -r -d 'the container\'s NIS domain NAME'
-complete -c berth -n '__fish_seen_subcommand_from run' -f -l network -l net -r -d 'NETWORK is host or none; for a gang private, rdma, none or host (default: host; private for a gang)'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l network -l net -r -d 'NETWORK is host or none; for a gang private, rdma, none or host (default: host; private for a gang of root)'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l publish -s p -r -d 'the task listens on PORT[:PORT], which is the host\'s port as well; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l add-host -r -d 'add NAME:ADDRESS to /etc/hosts; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l dns -r -d 'ask the name server ADDRESS in place of the host\'s; can be repeated'

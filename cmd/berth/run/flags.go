@@ -88,7 +88,7 @@ func nameFlags() []cli.Flag {
 		&cli.StringFlag{Name: "name", Usage: "`NAME` for people, also the hostname"},
 		&cli.StringFlag{Name: "hostname", Usage: "the container's own `NAME` (default: that of --name)"},
 		&cli.StringFlag{Name: "domainname", Usage: "the container's NIS domain `NAME`"},
-		&cli.StringFlag{Name: "network", Aliases: []string{"net"}, Usage: "`NETWORK` is host or none; for a gang private, rdma, none or host (default: host; private for a gang)"},
+		&cli.StringFlag{Name: "network", Aliases: []string{"net"}, Usage: "`NETWORK` is host or none; for a gang private, rdma, none or host (default: host; private for a gang of root)"},
 		&cli.StringSliceFlag{Name: "publish", Aliases: []string{"p"}, Usage: "the task listens on `PORT[:PORT]`, which is the host's port as well; can be repeated"},
 		&cli.StringSliceFlag{Name: "add-host", Usage: "add `NAME:ADDRESS` to /etc/hosts; can be repeated"},
 		&cli.StringSliceFlag{Name: "dns", Usage: "ask the name server `ADDRESS` in place of the host's; can be repeated"},
