@@ -263,6 +263,8 @@ func TestGangLifeOfUser(t *testing.T) {
 		return got
 	}
 	n.wantSaid("in a lease", alloc("run", "-n", "2", "--gpus-per-rank", "1", "--bind-gpus", "rank", busybox, "sh", "-c", opening), rig.Said{Out: "rank-0 | ?????5??\nrank-1 | ??????6?\n"})
+	roots := n.Run(t, n.Command(n.Berth, "alloc", "device=5,6", "--", n.Berth, "run", "-n", "2", "--gpus-per-rank", "1", "--bind-gpus", "rank", busybox, "sh", "-c", opening))
+	n.wantSaid("root's in a lease", rig.Said{Out: sorted(roots.Out), Err: roots.Err, Code: roots.Code}, rig.Said{Out: "rank-0 | ?????5??\nrank-1 | ??????6?\n"})
 	n.wantSaid("more than the lease", alloc("run", "-n", "3", "--gpus-per-rank", "1", busybox, "true"), rig.Said{
 		Code: 125, Err: "berth: request 1;1;1: the lease LEASE around this process has only GPU 5,6\n",
 	})
