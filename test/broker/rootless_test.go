@@ -426,7 +426,7 @@ func TestKilledRunOfUser(t *testing.T) {
 	for i := range 24 {
 		outside, words, delay := i%2 == 0, []string{"run", "--gpus", "8"}, 10*time.Millisecond
 		if i >= 12 {
-			words, delay = []string{"run", "-n", "2", "--gpus-per-rank", "4"}, 20*time.Millisecond
+			words, delay = []string{"run", "-n", "2", "--gpus-per-rank", "4"}, 60*time.Millisecond
 		}
 		p := n.start(alice, h.words(append(words, rig.ImagePath(t, "busybox"), "sleep", "2")...)...)
 		time.Sleep(time.Duration(i%12) * delay)
