@@ -39,7 +39,7 @@ func New(state string) Client { return Client{Socket: protocol.SocketPath(state)
 // after the other it asks: the request itself could be what ends them.
 const (
 	restartTime = 5 * time.Second
-	maxLosses   = 10
+	maxLosses   = 50
 )
 
 // Acquire takes a lease for the calling process, which is in the lease's cgroup afterwards: threads and

@@ -31,8 +31,12 @@ const (
 	stuckMost     = 256 // with more, all processes but this one count as stuck
 )
 
-// slowTimeout bounds a read that makes progress, as on a busy machine.
-const slowTimeout = 2 * time.Second
+// slowTimeout bounds a read that makes progress, or that may not have had its turn on a busy machine. busyDelay is how much too late a timer
+// is there: the read in another thread of this process has waited for a processor as well.
+const (
+	slowTimeout = 2 * time.Second
+	busyDelay   = 5 * time.Millisecond
+)
 
 // resumeTimeout is how long a read may wait in addition: if this process itself was stopped, its timers are over before its reads.
 const resumeTimeout = 10 * time.Millisecond
@@ -79,11 +83,17 @@ type waitingReads struct {
 // stuck are the reads of this process.
 var stuck stuckReads //nolint:gochecknoglobals // the threads are this process's, whichever search has started them
 
+// maxReads bounds the reads that are waited for at once. More of them would take each other's processor time, and seem stuck.
+const maxReads = 8
+
+var turns = make(chan struct{}, maxReads) //nolint:gochecknoglobals // the processors are this process's, whatever reads
+
 // read is a read in the background.
 type read struct {
 	question
-	ended     bool        // guarded by stuckReads.mu
-	owner     string      // of the process, once the read is given up
+	ended     bool   // guarded by stuckReads.mu
+	owner     string // of the process, once the read is given up
+	begun     atomic.Bool
 	abandoned atomic.Bool // the result isn't needed any more
 	progress  atomic.Int64
 }
@@ -174,6 +184,8 @@ func readInBackground[T any](q question, f func(*read) T) (answer T, o outcome) 
 	if q.pid == os.Getpid() { // it isn't stuck
 		return f(&read{question: q}), answered
 	}
+	turns <- struct{}{}
+	defer func() { <-turns }()
 	wait, o := stuck.beginRead(q)
 	if o != answered {
 		return answer, o
@@ -181,21 +193,29 @@ func readInBackground[T any](q question, f func(*read) T) (answer T, o outcome) 
 	r, done := &read{question: q}, make(chan T, 1)
 	go func() {
 		defer stuck.endRead(r)
+		r.begun.Store(true)
 		done <- f(r)
 	}()
+	busyTimeout := slowTimeout
+	if wait < stuckTimeout {
+		busyTimeout = stuckTimeout
+	}
+	began, before := time.Now(), int64(0)
+	due := began.Add(wait)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	resumed := false
-	for began, before := time.Now(), int64(0); ; {
+	for resumed := false; ; {
 		select {
 		case answer = <-done:
 			return answer, answered
 		case <-timer.C:
 		}
 		now := r.progress.Load()
+		busy := !r.begun.Load() || time.Since(due) > busyDelay
 		switch {
-		case now > before && time.Since(began) < slowTimeout:
+		case now > before && time.Since(began) < slowTimeout, busy && time.Since(began) < busyTimeout:
 			before = now
+			due = time.Now().Add(wait)
 			timer.Reset(wait)
 			continue
 		case !resumed:

@@ -38,8 +38,14 @@ func (b *bench) broker(ctx context.Context) ([]section, error) {
 			return timed(ctx, nil, append([]string{"setpriv", "--reuid", id, "--regid", id, "--clear-groups"}, argv...)...)
 		}
 	}
+	const group = "/sys/fs/cgroup/berth-bench"
+	if err := os.Mkdir(group, 0o755); err != nil {
+		return nil, err
+	}
+	defer os.Remove(group) // its processes have ended
 	results, err := interleave(ctx, b.rounds, []variant{
 		{name: "true", run: as(0, "true")},
+		{name: "a shell that moves into a cgroup", run: as(0, "sh", "-c", "echo 0 >"+group+"/cgroup.procs")},
 		{name: "berth alloc 1 true, as root", run: as(0, "bin/berth", "alloc", "1", "true")},
 		{name: "berth alloc 1 true, as a user", goal: "≤ 12 ms", run: as(benchUser, "bin/berth", "alloc", "1", "true")},
 	})
@@ -50,7 +56,7 @@ func (b *bench) broker(ctx context.Context) ([]section, error) {
 	if err != nil {
 		return nil, err
 	}
-	alloc := compare("berth alloc", "From the call to the exit of `true`, all started by setpriv. Root takes the lease itself, a user by berth-broker, which runs.", results)
+	alloc := compare("berth alloc", "From the call to the exit of `true`, all started by setpriv. Root takes the lease itself, a user by berth-broker, which runs. Both move the command into the lease's cgroup, for which the kernel waits until every processor has passed a quiescent state (RCU).", results)
 	burst, err := b.measureBurst(ctx)
 	return []section{alloc, run, burst}, err
 }

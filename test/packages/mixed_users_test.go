@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/testutil"
 )
@@ -253,9 +254,16 @@ func (m *mix) checkRecords() {
 	m.t.Logf("ended by themselves: %v", ways)
 }
 
-// removeTasks removes the records of tasks and the containers that engines keep after a kill.
+// removeTasks removes the records of tasks and the containers that engines keep after a kill, and ends the processes that they
+// leave outside of leases, such as a conmon whose podman was killed.
 func (m *mix) removeTasks() {
 	m.t.Helper()
+	for _, v := range m.findVictims() {
+		if slices.ContainsFunc(m.jobs, func(j *job) bool { return j.name == v.name && j.way.unleased }) {
+			_ = unix.PidfdSendSignal(v.pidfd, unix.SIGKILL, nil, 0) // it may have ended
+		}
+		v.close()
+	}
 	const remove = `ids=$(berth ps -a -q); [ -z "$ids" ] || berth rm -f $ids >/dev/null; left=$(berth ps -a -q); [ -z "$left" ]`
 	for _, user := range mixUsers {
 		m.do(m.ssh(user, remove+`; podman rm -a -f >/dev/null 2>&1`)...)
