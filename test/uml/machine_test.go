@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/testutil"
 )
 
-// TestLimits: limits on memory, processors and processes hold for tasks of root's and of a user's, with GPUs and without, on a
+// TestLimits: limits on memory, processors and processes hold for tasks and ranks of root's and of a user's, with GPUs and without, on a
 // machine with cgroups of version 2 alone.
 func TestLimits(t *testing.T) { runOnMachine(t, makeTree(t), t.TempDir(), "limits.sh") }
 

@@ -29,6 +29,9 @@ for who in root user; do
 		out=$(as $who berth run $gpus --cpus 0.2 $image sh -c 'timeout 2 sh -c "while :; do :; done"; sed -n "s/^nr_throttled //p" /sys/fs/cgroup/cpu.stat')
 		want "$who's processors $gpus" "$out" '[1-9]*'
 	done
+	want "limits of $who's ranks" "$(as $who berth run -n 2 --gpus-per-rank 1 --network none --memory 64m --cpus 0.5 --pids-limit 20 $image sh -c "$limits; echo" | sort)" \
+		'rank-0 | 67108864 *50000 100000 20 
+rank-1 | 67108864 *50000 100000 20 '
 	id=$(as $who berth run -d --gpus 1 --memory 64m --pids-limit 20 $image sleep 100)
 	want "$who's stats" "$(as $who berth stats --no-stream --format '{{.MemUsage}} {{.PIDs}}' "$id" 2>&1)" '*64*'
 	as $who berth rm -f "$id" >/dev/null
