@@ -54,8 +54,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "berth:", err)
 		os.Exit(verb.ExitFailure)
 	}
-	if err := rootless.RestoreDirectory(); err != nil {
-		verb.PrintError(fmt.Sprintf("enter the working directory in a user namespace: %v", err))
+	if err := rootless.EnterMountNamespace(); err != nil {
+		verb.PrintError(err.Error())
 		os.Exit(verb.ExitBerth)
 	}
 	cli.FlagStringer = describeFlag // the library offers only this global variable

@@ -22,7 +22,7 @@ const annotationPrefix = Annotation + "/"
 // user no explanation.
 func (a *RequestSet) addAnnotation(spec *specs.Spec, trust Trust) error {
 	key, text, err := findAnnotation(spec)
-	if madeByPodman(spec) && !trust.PodmanAnnotation {
+	if MadeByPodman(spec) && !trust.PodmanAnnotation {
 		if key == "" && err == nil || len(a.Requests) > 0 {
 			return nil
 		}

@@ -50,7 +50,7 @@ func isDockerFlag(spec *specs.Spec, h specs.Hook) bool {
 	case "libpod", "crio":
 		return false
 	case "": // podman without cgroups, for example
-		return !kubernetes && !madeByPodman(spec) && !hasContainerenv(spec) && spec.Annotations["io.container.manager"] == ""
+		return !kubernetes && !MadeByPodman(spec) && !hasContainerenv(spec) && spec.Annotations["io.container.manager"] == ""
 	}
 	return !kubernetes
 }

@@ -166,7 +166,7 @@ func harmlessAnnotations() []string {
 // HasImageAnnotations reports whether a spec has annotations for runtimes that may come from the image:
 // podman 4 copies an image's annotations into the container's.
 func HasImageAnnotations(spec *specs.Spec) bool {
-	return madeByPodman(spec) && slices.ContainsFunc(slices.Collect(maps.Keys(spec.Annotations)), isForRuntime)
+	return MadeByPodman(spec) && slices.ContainsFunc(slices.Collect(maps.Keys(spec.Annotations)), isForRuntime)
 }
 
 // isForRuntime reports whether an annotation makes a runtime act outside of the container.

@@ -9,11 +9,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// madeByPodman reports whether podman has made the spec. podman writes its name into an
+// MadeByPodman reports whether podman has made the spec. podman writes its name into an
 // annotation, which images can overwrite under podman 4. So its other annotations count
 // as well, its name in the cgroup's path, and the file by which it identifies itself to
 // containers: images cannot remove these.
-func madeByPodman(spec *specs.Spec) bool {
+func MadeByPodman(spec *specs.Spec) bool {
 	for key, value := range spec.Annotations {
 		if key == "io.container.manager" && value == "libpod" || strings.HasPrefix(key, "io.podman.") {
 			return true
@@ -78,7 +78,7 @@ func CheckPod(spec *specs.Spec) error {
 // not recognized in a pod without a cgroup (--share-parent=false) if it runs another
 // program.
 func isPodInfra(spec *specs.Spec) bool {
-	if !madeByPodman(spec) || spec.Process == nil {
+	if !MadeByPodman(spec) || spec.Process == nil {
 		return false
 	}
 	return slices.Equal(spec.Process.Args, []string{"/catatonit", "-P"}) ||

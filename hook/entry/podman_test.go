@@ -36,7 +36,7 @@ func TestMadeByPodman(t *testing.T) {
 		{"CRI-O, cgroupfs", told("/kubepods/crio-0a"), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := madeByPodman(tt.spec); got != tt.want {
+			if got := MadeByPodman(tt.spec); got != tt.want {
 				t.Errorf("got %v", got)
 			}
 			if tt.spec.Annotations == nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 func TestCallingEngine(t *testing.T) {
@@ -18,20 +19,22 @@ func TestCallingEngine(t *testing.T) {
 		name, bundle, root string
 		annotations        map[string]string
 		parent, want       string
+		cgroup             string
 	}{
-		{"docker", "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/c1", "/var/run/docker/runtime-berth/moby", nil, "containerd-shim", "docker"},
-		{"docker with an exec-root", "/x/containerd/daemon/io.containerd.runtime.v2.task/second/c1", "", nil, "containerd-shim", "docker"},
-		{"docker with userns-remap", "/run/containerd/io.containerd.runtime.v2.task/moby-231072.231072/c1", "", nil, "containerd-shim", "docker"},
-		{"docker with a namespace", "/run/containerd/io.containerd.runtime.v2.task/second/c1", "/x/runtime-berth/second", nil, "containerd-shim", "docker"},
-		{"containerd", "/run/containerd/io.containerd.runtime.v2.task/default/c1", "/run/containerd/runc/default", nil, "containerd-shim", "containerd"},
-		{"podman by annotation", "/u", "", map[string]string{"io.container.manager": "libpod"}, "sh", "podman"},
-		{"podman by parent", "/u", "", nil, "conmon", "podman"},
-		{"CRI-O", "/u", "", map[string]string{"io.container.manager": "cri-o"}, "conmon", "cri-o"},
-		{"by hand", "/tmp/moby", "/tmp/runtime-x/moby", nil, "bash", "runtime"},
+		{"docker", "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/c1", "/var/run/docker/runtime-berth/moby", nil, "containerd-shim", "docker", ""},
+		{"docker with an exec-root", "/x/containerd/daemon/io.containerd.runtime.v2.task/second/c1", "", nil, "containerd-shim", "docker", ""},
+		{"docker with userns-remap", "/run/containerd/io.containerd.runtime.v2.task/moby-231072.231072/c1", "", nil, "containerd-shim", "docker", ""},
+		{"docker with a namespace", "/run/containerd/io.containerd.runtime.v2.task/second/c1", "/x/runtime-berth/second", nil, "containerd-shim", "docker", ""},
+		{"containerd", "/run/containerd/io.containerd.runtime.v2.task/default/c1", "/run/containerd/runc/default", nil, "containerd-shim", "containerd", ""},
+		{"podman by annotation", "/u", "", map[string]string{"io.container.manager": "libpod"}, "sh", "podman", ""},
+		{"podman by parent", "/u", "", nil, "conmon", "podman", ""},
+		{"CRI-O", "/u", "", map[string]string{"io.container.manager": "cri-o"}, "conmon", "cri-o", ""},
+		{"podman with an image's annotation", "/u", "", map[string]string{"io.container.manager": "cri-o"}, "conmon", "podman", "machine.slice:libpod:c1"},
+		{"by hand", "/tmp/moby", "/tmp/runtime-x/moby", nil, "bash", "runtime", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := callingEngine(tt.bundle, tt.root, tt.annotations, tt.parent); got != tt.want {
+			if got := callingEngine(tt.bundle, tt.root, &specs.Spec{Annotations: tt.annotations, Linux: &specs.Linux{CgroupsPath: tt.cgroup}}, tt.parent); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -24,7 +25,7 @@ func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, e
 	if err != nil {
 		return ledger.Owner{}, err
 	}
-	engine := callingEngine(dir, absolutePath(c.root), spec.Annotations, parentName())
+	engine := callingEngine(dir, absolutePath(c.root), spec, parentName())
 	return ledger.Owner{
 		EntryPoint:  engine,
 		Container:   c.id,
@@ -40,8 +41,8 @@ func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, e
 }
 
 // callingEngine returns the engine that calls berth-runtime, as far as the bundle, the
-// runtime's state directory, the annotations and the name of the parent process show it.
-func callingEngine(bundle, root string, annotations map[string]string, parent string) string {
+// runtime's state directory, the spec and the name of the parent process show it.
+func callingEngine(bundle, root string, spec *specs.Spec, parent string) string {
 	before, after, isTask := strings.Cut(bundle, "/io.containerd.runtime.v2.task/")
 	namespace, _, _ := strings.Cut(after, "/")
 	switch {
@@ -49,9 +50,9 @@ func callingEngine(bundle, root string, annotations map[string]string, parent st
 		return "docker"
 	case isTask && namespace != "":
 		return "containerd"
-	case annotations["io.container.manager"] == "libpod":
+	case entry.MadeByPodman(spec):
 		return "podman"
-	case annotations["io.container.manager"] == "cri-o":
+	case spec.Annotations["io.container.manager"] == "cri-o":
 		return "cri-o"
 	case parent == "conmon":
 		return "podman"

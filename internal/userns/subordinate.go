@@ -27,19 +27,10 @@ const (
 	subgidFile = "/etc/subgid"
 )
 
-// Namespaces are a user namespace and a mount namespace of its root.
-type Namespaces struct{ User, Mount *os.File }
-
-// Close closes the files. Namespaces without processes end.
-func (n *Namespaces) Close() {
-	_ = n.User.Close() // nothing was written
-	_ = n.Mount.Close()
-}
-
 // Create makes a user namespace in which this process's user is root, and the user's subordinate ids are the ids
-// from 1 on, and a mount namespace. It returns nil if the user has no subordinate ids, newuidmap isn't installed, or no namespace can be
-// made. login is the user's name, and lookUp returns the path of a program, "" if there is none.
-func Create(ctx context.Context, login string, lookUp func(string) string) (*Namespaces, error) {
+// from 1 on. It returns nil if the user has no subordinate ids, newuidmap isn't installed, or no namespace can be made. login is
+// the user's name, and lookUp returns the path of a program, "" if there is none.
+func Create(ctx context.Context, login string, lookUp func(string) string) (namespace *os.File, err error) {
 	maps, err := planMaps(login)
 	if maps == nil || err != nil {
 		return nil, err
@@ -50,10 +41,9 @@ func Create(ctx context.Context, login string, lookUp func(string) string) (*Nam
 			return nil, nil //nolint:nilnil // documented above
 		}
 	}
-	// The first process of the namespaces waits until they have been opened: a process in them can't be started without maps. It is
-	// this program that makes both, since an AppArmor profile of unshare may take the rights of what that starts.
+	// The first process of the namespace waits until it has been opened: a process in it can't be started without maps.
 	first := exec.CommandContext(ctx, programs["cat"])
-	first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, Pdeathsig: syscall.SIGKILL}
 	stdin, err := first.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("make a user namespace: %w", err)
@@ -71,15 +61,7 @@ func Create(ctx context.Context, login string, lookUp func(string) string) (*Nam
 			return nil, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
 		}
 	}
-	user, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", first.Process.Pid))
-	if err != nil {
-		return nil, err
-	}
-	mount, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", first.Process.Pid))
-	if err != nil {
-		return nil, errors.Join(err, user.Close())
-	}
-	return &Namespaces{user, mount}, nil
+	return os.Open(fmt.Sprintf("/proc/%d/ns/user", first.Process.Pid))
 }
 
 // planMaps returns the maps of a user namespace with the user's subordinate ids by the programs that set them, nil if the user has

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/logs"
 )
 
@@ -59,8 +60,15 @@ func newCopier(log *logs.Writer, send func(logs.Stream, []byte)) (*copier, error
 	}
 	// The pipe gets as many pages as fit into buf. tee then duplicates whole pages only: the rest of a
 	// packet (O_DIRECT), which is at most a page, would be lost.
-	if _, err := unix.FcntlInt(uintptr(c.teePipe[1]), unix.F_SETPIPE_SZ, len(c.buf)); err != nil {
+	size, err := unix.FcntlInt(uintptr(c.teePipe[1]), unix.F_SETPIPE_SZ, len(c.buf))
+	if errors.Is(err, unix.EPERM) { // a user with many pipes: it has few pages already
+		size, err = unix.FcntlInt(uintptr(c.teePipe[1]), unix.F_GETPIPE_SZ, 0)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make a pipe for output: %w", err)
+	}
+	if size > len(c.buf) {
+		c.buf = make([]byte, size)
 	}
 	log.WaitForReaders(c.throttle)
 	go c.copyLoop()
@@ -109,8 +117,10 @@ func (c *copier) addPipe(s logs.Stream, path string) error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	// An error (fs.pipe-user-pages-soft) leaves the pipe at its default of 64 KiB.
-	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize)
+	// Other users than root have 64 MiB for all their pipes (fs.pipe-user-pages-soft), and stay with the default of 64 KiB.
+	if !userns.IsInside() {
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) // an error leaves it at the default, too
+	}
 	c.call(func() { c.sources = append(c.sources, source{fd: fd, stream: s}) })
 	return nil
 }

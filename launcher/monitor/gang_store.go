@@ -33,12 +33,14 @@ func (g *gang) offerStores(address string) error {
 		if err != nil {
 			return err
 		}
-		g.stores = append(g.stores, l)
 		if !userns.IsInside() {
+			g.stores = append(g.stores, l)
 			go g.serveFirstClient(l, s)
 			continue
 		}
-		if err := g.serveStore(l, s); err != nil {
+		err = g.serveStore(l, s)
+		l.Close() // nothing was written; without the process that serves it, clients are refused
+		if err != nil {
 			return err
 		}
 	}
@@ -89,8 +91,8 @@ func (g *gang) serveFirstClient(l *os.File, s tasks.GangStore) {
 	}
 	if err := g.serveStore(l, s); err != nil {
 		g.own.logError(err)
-		l.Close() // refuses later clients, which would wait for ever
 	}
+	l.Close() // without the process that serves it, later clients are refused, and don't wait for ever
 }
 
 // serveStore starts the process that serves a store, in the gang's cgroup, so that it ends with the

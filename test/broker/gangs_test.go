@@ -99,6 +99,15 @@ func TestGangOfUser(t *testing.T) {
 	h.wantClean()
 }
 
+// TestManyRanksOfUser: the ranks' pipes fit into the memory that the kernel allows a user for pipes.
+func TestManyRanksOfUser(t *testing.T) {
+	n := start(t)
+	n.broker()
+	h := n.home(alice)
+	n.wantSaid("40 ranks", h.berth("run", "-n", "40", rig.ImagePath(t, "busybox"), "true"), rig.Said{})
+	h.wantClean()
+}
+
 // TestGangNetworkOfUser: the host's network is that of a user's gang; with none the ranks have lo to themselves, with the variables and
 // the store of Horovod. Networks that change the host are refused.
 func TestGangNetworkOfUser(t *testing.T) {

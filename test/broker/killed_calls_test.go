@@ -2,12 +2,9 @@ package broker
 
 import (
 	"flag"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -36,11 +33,17 @@ func TestKilledAtCalls(t *testing.T) {
 		{"root's alloc", 0, []string{n.Berth, "alloc", "--wait=1m", "3", "--", "true"}, 1500},
 		{"the guard's start", 0, []string{n.Berth, "guard", "on"}, 800},
 	}
+	inject := func(call int, words ...string) []string {
+		return append([]string{"strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=all:signal=KILL:when=" + strconv.Itoa(call)}, words...)
+	}
+	if code := n.start(alice, inject(3, "true")...).Wait(t); code != -1 { // strace ends by the signal that ended what it traces
+		t.Fatalf("strace kills nothing: exit code %d", code)
+	}
 	killed := map[string]int{}
 	for i := range *callKills {
 		way := ways[i%len(ways)]
 		call := 1 + int(float64(way.calls)*draw.Float64()*draw.Float64()) // most threads make few calls
-		traced := append([]string{"strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=all:signal=KILL:when=" + strconv.Itoa(call)}, way.words...)
+		traced := inject(call, way.words...)
 		var code int
 		if way.name == "broker" {
 			p := n.start(way.uid, traced...)
@@ -48,7 +51,9 @@ func TestKilledAtCalls(t *testing.T) {
 			for range 3 {
 				n.run(alice, n.Berth, "alloc", "3", "--", "true") // fails if the broker ends
 			}
-			killChildren(p.Cmd.Process.Pid) // no thread may have made so many calls
+			for _, pid := range listChildren(p.Cmd.Process.Pid) { // no thread may have made so many calls
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+			}
 			code = p.Wait(t)
 		} else {
 			broker := n.broker()
@@ -70,15 +75,4 @@ func TestKilledAtCalls(t *testing.T) {
 	h.berth("prune", "-f")
 	rig.WaitUntil(t, "all tasks are removed", func() bool { return h.berth("ps", "-aq") == rig.Said{} })
 	h.wantClean()
-}
-
-// killChildren kills the children of a process.
-func killChildren(pid int) {
-	list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid)) // it may have ended
-	for _, word := range strings.Fields(string(list)) {
-		child, err := strconv.Atoi(word)
-		if err == nil {
-			_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended
-		}
-	}
 }

@@ -3,11 +3,13 @@
 package rootless
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 
@@ -37,7 +39,7 @@ func Wrap(action cli.ActionFunc) cli.ActionFunc {
 		case !verb.IsHelped():
 			return Run(c, conf)
 		}
-		if err := explainRefusal(conf, userns.CheckRights()); err != nil {
+		if err := explainRefusal(conf.GPUHost().ProcPath(), userns.CheckRights()); err != nil {
 			return err
 		}
 		return action(c)
@@ -47,10 +49,10 @@ func Wrap(action cli.ActionFunc) cli.ActionFunc {
 // Run runs this process's command line in a child that is root of a new user namespace, and returns an error with its exit code. The
 // namespace has the user's subordinate ids, if there are any.
 func Run(c *cli.Context, conf berth.Config) error {
-	var own *userns.Namespaces
+	var namespace *os.File
 	if ociruntime.LookUp("nsenter") != "" {
 		var err error
-		own, err = userns.Create(c.Context, username.Find(os.Geteuid()), ociruntime.LookUp)
+		namespace, err = userns.Create(c.Context, username.Find(os.Geteuid()), ociruntime.LookUp)
 		if c.Err() != nil {
 			return verb.WithBerthCode(c.Err())
 		}
@@ -58,22 +60,22 @@ func Run(c *cli.Context, conf berth.Config) error {
 			verb.PrintError("subordinate ids can't be used, so containers have only user 0: " + err.Error())
 		}
 	}
-	if own == nil {
+	if namespace == nil {
 		cmd := exec.Cmd{Args: os.Args}
 		userns.Enter(&cmd)
 		return runChild(c, conf, cmd)
 	}
-	defer own.Close() // they are only passed on
-	return runByNsenter(c, conf, own.User, own.Mount)
+	defer namespace.Close() // it is only passed on
+	return runByNsenter(c, conf, namespace, mountsVariable+"=1")
 }
 
 // RunInside is Run in an existing user namespace of this user's.
 func RunInside(c *cli.Context, conf berth.Config, namespace *os.File) error {
-	return runByNsenter(c, conf, namespace, nil)
+	return runByNsenter(c, conf, namespace)
 }
 
-// runByNsenter runs this process's command line in a child that is root of a user namespace, and in a mount namespace unless that is nil.
-func runByNsenter(c *cli.Context, conf berth.Config, user, mount *os.File) error {
+// runByNsenter runs this process's command line in a child that is root of a user namespace. env is added to its environment.
+func runByNsenter(c *cli.Context, conf berth.Config, namespace *os.File, env ...string) error {
 	// A multi-threaded process can't enter a user namespace: see setns(2).
 	nsenter := ociruntime.LookUp("nsenter")
 	if nsenter == "" {
@@ -84,32 +86,29 @@ func runByNsenter(c *cli.Context, conf berth.Config, user, mount *os.File) error
 		return verb.WithBerthCode(err)
 	}
 	const fd = helperFD + 1
-	cmd := exec.Cmd{Path: nsenter, Args: []string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", fd), "--preserve-credentials"}, Env: os.Environ()}
-	files := []*os.File{user}
-	if mount != nil {
-		dir, err := os.Getwd()
-		if err != nil {
-			return verb.WithBerthCode(fmt.Errorf("find the working directory: %w", err))
-		}
-		cmd.Args = append(cmd.Args, fmt.Sprintf("--mount=/proc/self/fd/%d", fd+1))
-		cmd.Env = append(cmd.Env, directoryVariable+"="+dir)
-		files = append(files, mount)
-	}
-	cmd.Args = append(append(cmd.Args, "--", self), os.Args[1:]...)
-	return runChild(c, conf, cmd, files...)
+	args := append([]string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", fd), "--preserve-credentials", "--", self}, os.Args[1:]...)
+	return runChild(c, conf, exec.Cmd{Path: nsenter, Args: args, Env: append(os.Environ(), env...)}, namespace)
 }
 
-// directoryVariable is an environment variable with the working directory of a child that has entered a mount namespace.
-const directoryVariable = "BERTH_DIRECTORY"
+// mountsVariable is an environment variable of a child that makes a mount namespace for itself.
+const mountsVariable = "BERTH_MOUNTS"
 
-// RestoreDirectory returns a child of [Run] to the working directory of the process outside: the kernel moves to / who enters a mount
-// namespace. It does nothing in other processes.
-func RestoreDirectory() error {
-	dir, found := os.LookupEnv(directoryVariable)
-	if !found || !verb.IsHelped() {
-		return nil
+// EnterMountNamespace is the first thing that a process does: a child of [Run] that nsenter has started executes its program again in
+// a mount namespace of its own. unshare(1) would do it, but there are AppArmor profiles that take the rights of what that starts.
+func EnterMountNamespace() error {
+	asked := os.Getenv(mountsVariable) != "" && verb.IsHelped()
+	if err := os.Unsetenv(mountsVariable); err != nil || !asked {
+		return err
 	}
-	return errors.Join(os.Unsetenv(directoryVariable), os.Chdir(dir))
+	runtime.LockOSThread() // the new namespace is this thread's until it executes the program
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return cmp.Or(explainRefusal("/proc", err), fmt.Errorf("make a mount namespace: %w", err))
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("execute %s: %w", self, unix.Exec(self, os.Args, os.Environ()))
 }
 
 // helperFD is the child's file descriptor of its socket.
@@ -138,7 +137,7 @@ func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File
 	err = verb.RunSelf(c.Context, cmd, unix.SIGTERM) // which ends the task
 	_ = socket.Close()                               // a copy
 	lease, left := outside.Stop()
-	if refused := explainRefusal(conf, err); refused != nil {
+	if refused := explainRefusal(conf.GPUHost().ProcPath(), err); refused != nil {
 		return refused
 	}
 	if !left {
@@ -162,7 +161,7 @@ func Open(conf berth.Config) (s *helper.Session, ok bool, err error) {
 	if s, ok, err = helper.Open(conf); !ok {
 		return s, ok, err
 	}
-	if err := explainRefusal(conf, userns.CheckRights()); err != nil {
+	if err := explainRefusal(conf.GPUHost().ProcPath(), userns.CheckRights()); err != nil {
 		return nil, false, errors.Join(err, s.Close())
 	}
 	return s, true, nil

@@ -12,7 +12,6 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/internal/userns"
@@ -87,9 +86,9 @@ func programPath() string {
 }
 
 // explainRefusal returns an error that says why users can't make user namespaces, or have no rights in them, and what root does
-// about it; nil if err is nil or has another cause.
-func explainRefusal(conf berth.Config, err error) error {
-	r, ok := userns.Explain(conf.GPUHost().ProcPath(), programPath(), err)
+// about it; nil if err is nil or has another cause. proc is where procfs is mounted.
+func explainRefusal(proc string, err error) error {
+	r, ok := userns.Explain(proc, programPath(), err)
 	if !ok {
 		return nil
 	}

@@ -115,8 +115,11 @@ func defaultGangNetwork() string {
 
 // checkGangNetwork returns an error for a network that a gang without root can't have.
 func checkGangNetwork(kind string) error {
-	if !verb.IsHelped() || kind == "host" || kind == "none" || !slices.Contains(launcher.Networks(), kind) {
+	switch {
+	case !verb.IsHelped(), kind == "host", kind == "none":
 		return nil
+	case !slices.Contains(launcher.Networks(), kind):
+		return fmt.Errorf("network %q is not known: without root a gang's is host or none", kind)
 	}
 	return fmt.Errorf("--network %s needs root, for it changes interfaces and rules of the host: without root there are host, where ports are shared with everybody, and none, where the ranks have lo to themselves", kind)
 }

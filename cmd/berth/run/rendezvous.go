@@ -20,21 +20,21 @@ import (
 const nobody = 65534
 
 // dropPrivileges changes this process to user and group nobody, without supplementary groups
-// and capabilities. That can't be undone. In a user namespace without nobody, which has no user but root, this process
-// stays that user and loses the capabilities.
+// and capabilities. That can't be undone. In a user namespace without nobody this process
+// stays root and loses the capabilities.
 func dropPrivileges() error {
 	err := syscall.Setgid(nobody)
+	if err == nil {
+		if err := syscall.Setgroups(nil); err != nil {
+			return fmt.Errorf("leave all groups: %w", err)
+		}
+		err = syscall.Setuid(nobody)
+	}
 	switch {
-	case errors.Is(err, unix.EINVAL): // the user namespace doesn't have it; the machine's first has all groups
+	case errors.Is(err, unix.EINVAL): // the user namespace lacks the group or the user; the machine's first has all
 		return dropCapabilities()
 	case err != nil:
-		return fmt.Errorf("change the group: %w", err)
-	}
-	if err := syscall.Setgroups(nil); err != nil {
-		return fmt.Errorf("leave all groups: %w", err)
-	}
-	if err := syscall.Setuid(nobody); err != nil {
-		return fmt.Errorf("change the user: %w", err)
+		return fmt.Errorf("become user and group %d: %w", nobody, err)
 	}
 	return nil
 }

@@ -80,12 +80,12 @@ func checkCommandLine(c *cli.Context) error {
 // runTask runs a single task: on the engine other unless that is nil, detached, or in the
 // foreground.
 func runTask(c *cli.Context, conf berth.Config, other *backend.Engine) error {
+	if os.Geteuid() != 0 && other == nil {
+		return rootless.Run(c, conf) // before files are read, which may be pipes
+	}
 	o, err := launchOptions(c, conf)
 	if err != nil {
 		return err
-	}
-	if os.Geteuid() != 0 && other == nil {
-		return rootless.Run(c, conf)
 	}
 	session, inNamespace, err := openSession(conf)
 	if err != nil {
