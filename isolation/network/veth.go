@@ -182,8 +182,8 @@ func setUpInside(h Host, n Network) error {
 		return err
 	}
 	defer kernel.Close()
-	// As in other containers: all users may use low ports, and all groups may ping. In a user namespace the range of groups must
-	// end with one that the namespace has, which are 65536 or only the first.
+	// As in other containers: all users may use low ports, and all groups may ping. In a user namespace both ends of the range must
+	// be groups that are mapped there: usually 0 to 65535, or only 0.
 	for key, values := range map[string][]string{"ipv4/ip_unprivileged_port_start": {"0"}, "ipv4/ping_group_range": {"0 2147483647", "0 65535", "0 0"}} {
 		err := h.setSysctl(key, values[0])
 		for _, value := range values[1:] {

@@ -96,7 +96,7 @@ func (g *gang) serveFirstClient(l *os.File, s tasks.GangStore) {
 }
 
 // serveStore starts the process that serves a store, in the gang's cgroup, so that it ends with the
-// gang, and in a root without other files. It drops its privileges by itself, because nobody may have no access to the program.
+// gang, and in a root without other files. The process drops its privileges itself, because the user nobody may not be allowed to execute the program.
 func (g *gang) serveStore(l *os.File, s tasks.GangStore) error {
 	m := g.own
 	scopes, err := json.Marshal(s.Scopes)

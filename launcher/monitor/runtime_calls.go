@@ -17,8 +17,8 @@ import (
 )
 
 // waitRuntime waits for a runtime; call is create, start, delete or state. A request to end kills a
-// runtime that creates or starts a container. A runtime that starts a container whose init has died, or one that waits for
-// a process that was stopped (by another rank of the gang, or by a process of the same user), is killed after startTimeout.
+// runtime that creates or starts a container. After startTimeout the runtime is also killed if the container's init has died before its
+// start, or if a process of the task is stopped (by SIGSTOP from another rank of the gang or from a process of the same user).
 func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 	pid := cmd.Process.Pid
 	defer func() { _ = cmd.Process.Release() }() // only a handle

@@ -161,7 +161,7 @@ func TestGangCPUs(t *testing.T) {
 	})
 }
 
-// TestStartStopped: processes of the user whom a task runs as, which stop all of that user's, don't keep berth run from ending.
+// TestStartStopped: berth run -d --user ends even if a process of that user sends SIGSTOP to all of the user's processes.
 func TestStartStopped(t *testing.T) {
 	s := startApart(t, "v2", "runc")
 	const user = "4999" // whose processes are no other test's

@@ -1,7 +1,7 @@
 #!/bin/sh
 # boot_machine.sh TREE DIR [WORD]...: starts the kernel of the tree on the machine's own files, which it only reads, with DIR/init as
-# its first process. The words are for the kernel. The machine has one processor, a tree of cgroups of version 2 alone, with the controllers cpu, io, memory and pids,
-# and no network. Its mounts are in a namespace of its own: unshare --mount boot_machine.sh.
+# its first process. The words are for the kernel. The machine has one processor, only cgroup version 2, with the controllers cpu,
+# io, memory and pids, and no network. The script mounts, so it needs a mount namespace of its own: unshare --mount boot_machine.sh.
 set -eu
 tree=$1 dir=$2
 shift 2

@@ -19,8 +19,8 @@ import (
 // machine with cgroups of version 2 alone.
 func TestLimits(t *testing.T) { runOnMachine(t, makeTree(t), t.TempDir(), "limits.sh") }
 
-// TestAppArmor: berth's profile is one that AppArmor takes, and a user's launch with subordinate ids has its rights although another
-// profile takes the rights of what unshare starts.
+// TestAppArmor: the kernel loads berth's AppArmor profile, and a user's container with subordinate ids starts even if another profile
+// denies capabilities to the child processes of unshare.
 func TestAppArmor(t *testing.T) {
 	tree, dir := makeTree(t), t.TempDir()
 	for name, path := range map[string]string{"berth": "../../packaging/apparmor.d/berth", "unshare": "testdata/unshare"} {

@@ -26,8 +26,8 @@ func ListUserTasks(conf berth.Config) []berth.UserTask {
 	return node.ListUserTasks(tasks.ValidID)
 }
 
-// FindUserTask returns the task of a user without root with this id, or the gang whose rank has it. Beginnings of ids, and names, aren't looked up: users choose them. It
-// finds none if there are several: a user can make a cgroup that looks like a task with the id of another user's.
+// FindUserTask returns the task of a user without root with this id, or the gang whose rank has it. Beginnings of ids, and
+// names, aren't looked up: users choose them. It finds none if there are several: a user can make a cgroup that looks like a task with the id of another user's.
 func FindUserTask(conf berth.Config, id string) (t berth.UserTask, found bool) {
 	if !tasks.ValidID(id) {
 		return t, false

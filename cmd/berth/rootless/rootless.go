@@ -94,7 +94,8 @@ func runByNsenter(c *cli.Context, conf berth.Config, namespace *os.File, env ...
 const mountsVariable = "BERTH_MOUNTS"
 
 // EnterMountNamespace is the first thing that a process does: a child of [Run] that nsenter has started executes its program again in
-// a mount namespace of its own. unshare(1) would do it, but there are AppArmor profiles that take the rights of what that starts.
+// a mount namespace of its own. unshare(1) isn't used, because some distributions have an AppArmor profile that denies capabilities to its
+// child processes.
 func EnterMountNamespace() error {
 	asked := os.Getenv(mountsVariable) != "" && verb.IsHelped()
 	if err := os.Unsetenv(mountsVariable); err != nil || !asked {

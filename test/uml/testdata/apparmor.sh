@@ -1,4 +1,5 @@
-# Launches of a user with subordinate ids where AppArmor has berth's profile, and one that takes the rights of what unshare starts.
+# Starts containers of a user with subordinate ids while two AppArmor profiles are loaded: berth's, and one that denies capabilities to
+# the child processes of unshare.
 failed=0
 want() { # WHAT GOT WANT
 	case $2 in $3) ;; *) echo "$1: $2; want $3"; failed=1 ;; esac
@@ -16,7 +17,7 @@ echo zoe:200000:65536 | tee -a /run/subuid >>/run/subgid
 mkdir /run/home
 chown 4711:4711 /run/home
 user="setpriv --reuid 4711 --regid 4711 --clear-groups env HOME=/run/home"
-want "the rights of what unshare starts" "$($user unshare --map-root-user --mount mount -t tmpfs tmpfs /run/home 2>&1)" "*ermission denied*"
+want "capabilities of a child process of unshare" "$($user unshare --map-root-user --mount mount -t tmpfs tmpfs /run/home 2>&1)" "*ermission denied*"
 
 /usr/bin/berth gpus >/dev/null
 /usr/bin/berth-broker </dev/null 2>/run/broker.log &
