@@ -20,6 +20,12 @@ func sorted(text string) string {
 	return strings.Join(lines, "")
 }
 
+// sortOutput sorts the lines of standard output: ranks print in any order.
+func sortOutput(said rig.Said) rig.Said {
+	said.Out = sorted(said.Out)
+	return said
+}
+
 // makeNodes makes device nodes of all GPUs in a directory of the user's, as no container has them, and returns it.
 func (h home) makeNodes() string {
 	h.t.Helper()
@@ -54,9 +60,7 @@ func TestGangOfUser(t *testing.T) {
 			t.Run(ids+" "+runtime, func(t *testing.T) {
 				gang := func(words ...string) rig.Said {
 					t.Helper()
-					said := h.berth(append([]string{"run", "-n", "3", "--runtime", runtime}, words...)...)
-					said.Out = sorted(said.Out)
-					return said
+					return sortOutput(h.berth(append([]string{"run", "-n", "3", "--runtime", runtime}, words...)...))
 				}
 				n.wantSaid("GPUs of the gang", gang("--gpus-per-rank", "1", busybox, "sh", "-c", opening),
 					rig.Said{Out: "rank-0 | ?123????\nrank-1 | ?123????\nrank-2 | ?123????\n"})
@@ -118,7 +122,7 @@ func TestGangNetworkOfUser(t *testing.T) {
 	const variables = `echo ${NCCL_SOCKET_IFNAME-unset} ${GLOO_SOCKET_IFNAME-unset} ${HOROVOD_GLOO_RENDEZVOUS_ADDR-unset} $MASTER_ADDR; `
 	const connect = `if [ $RANK = 0 ]; then echo hello | nc -l -p $MASTER_PORT; else until sleep 1 | nc $MASTER_ADDR $MASTER_PORT; do :; done 2>/dev/null; fi; `
 	said := h.berth("run", "-n", "2", busybox, "sh", "-c", variables+connect)
-	n.wantSaid("the host's", rig.Said{Out: sorted(said.Out), Err: said.Err, Code: said.Code}, rig.Said{Out: "rank-0 | unset unset unset rank-0\nrank-1 | hello\nrank-1 | unset unset unset rank-0\n"})
+	n.wantSaid("the host's", sortOutput(said), rig.Said{Out: "rank-0 | unset unset unset rank-0\nrank-1 | hello\nrank-1 | unset unset unset rank-0\n"})
 	const store = `printf "PUT /s/$RANK HTTP/1.0\r\nContent-Length: 1\r\n\r\n$RANK" | nc 127.0.0.1 $HOROVOD_GLOO_RENDEZVOUS_PORT | head -n1 | tr -d '\r'; `
 	for _, ids := range []string{"one id", "subordinate ids"} {
 		if ids != "one id" {
@@ -126,7 +130,7 @@ func TestGangNetworkOfUser(t *testing.T) {
 		}
 		// The simulated node's /sys can't be mounted anew, for which runc has no way out.
 		said := h.berth("run", "-n", "2", "--network", "none", "--runtime", "crun", "--gpus-per-rank", "1", busybox, "sh", "-c", variables+connect+store+"grep -c : /proc/net/dev")
-		n.wantSaid("none, "+ids, rig.Said{Out: sorted(said.Out), Err: said.Err, Code: said.Code}, rig.Said{Out: "rank-0 | 1\nrank-0 | =lo lo rank-0 rank-0\nrank-0 | HTTP/1.0 200 OK\n" +
+		n.wantSaid("none, "+ids, sortOutput(said), rig.Said{Out: "rank-0 | 1\nrank-0 | =lo lo rank-0 rank-0\nrank-0 | HTTP/1.0 200 OK\n" +
 			"rank-1 | 1\nrank-1 | =lo lo rank-0 rank-0\nrank-1 | HTTP/1.0 200 OK\nrank-1 | hello\n"})
 	}
 	if got := h.berth("run", "-d", "-n", "2", "--name", "job", "--network", "none", "--runtime", "crun", busybox, "sleep", "1000"); got.Code != 0 {
@@ -253,7 +257,7 @@ func TestGangLifeOfUser(t *testing.T) {
 	}
 	// Without the controller cpuset, as here, the ranks' processes are kept on the CPUs.
 	said = h.berth("run", "-n", "2", "--cpuset-cpus", "1", "--gpus-per-rank", "1", busybox, "sh", "-c", "grep Cpus_allowed_list /proc/self/status | cut -f2")
-	n.wantSaid("CPUs", rig.Said{Out: sorted(said.Out), Err: said.Err, Code: said.Code}, rig.Said{Out: "rank-0 | 1\nrank-1 | 1\n"})
+	n.wantSaid("CPUs", sortOutput(said), rig.Said{Out: "rank-0 | 1\nrank-1 | 1\n"})
 	n.start(0, n.Berth, "alloc", "1", "--", "sleep", "1000")
 	held := n.waitForLeases(1)[0].ID
 	n.wantSaid("busy", rig.Said{Code: h.berth("run", "-n", "2", "--gpus-per-rank", "4", busybox, "true").Code}, rig.Said{Code: 75})
@@ -273,7 +277,7 @@ func TestGangLifeOfUser(t *testing.T) {
 	}
 	n.wantSaid("in a lease", alloc("run", "-n", "2", "--gpus-per-rank", "1", "--bind-gpus", "rank", busybox, "sh", "-c", opening), rig.Said{Out: "rank-0 | ?????5??\nrank-1 | ??????6?\n"})
 	roots := n.Run(t, n.Command(n.Berth, "alloc", "device=5,6", "--", n.Berth, "run", "-n", "2", "--gpus-per-rank", "1", "--bind-gpus", "rank", busybox, "sh", "-c", opening))
-	n.wantSaid("root's in a lease", rig.Said{Out: sorted(roots.Out), Err: roots.Err, Code: roots.Code}, rig.Said{Out: "rank-0 | ?????5??\nrank-1 | ??????6?\n"})
+	n.wantSaid("root's in a lease", sortOutput(roots), rig.Said{Out: "rank-0 | ?????5??\nrank-1 | ??????6?\n"})
 	n.wantSaid("more than the lease", alloc("run", "-n", "3", "--gpus-per-rank", "1", busybox, "true"), rig.Said{
 		Code: 125, Err: "berth: request 1;1;1: the lease LEASE around this process has only GPU 5,6\n",
 	})
