@@ -55,7 +55,7 @@ func runOnMachine(t *testing.T, tree, dir, script string, words ...string) {
 			t.Fatalf("%q: %v: %s", words, err, out)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "./boot_machine.sh", tree, dir}, words...)...).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("machine: passed")) {

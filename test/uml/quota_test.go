@@ -23,7 +23,7 @@ func TestProjectQuota(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "unshare", "--mount", "./boot.sh", tree, dir).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("guest: passed")) {

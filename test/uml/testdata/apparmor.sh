@@ -24,7 +24,7 @@ want "capabilities of a child process of unshare" "$($user unshare --map-root-us
 until [ -S /run/berth/broker.sock ]; do sleep 0.1; done
 want "berth's profile" "$($user /usr/bin/berth doctor)" "*users may make user namespaces*"
 for runtime in crun runc; do
-	want "a user's task by $runtime" "$($user /usr/bin/berth run --gpus 1 --runtime $runtime oci:/mnt/image sh -c 'id -u; cat /proc/self/uid_map /proc/self/attr/current' 2>&1)" "0
+	want "a user's task by $runtime" "$($user /usr/bin/berth run --gpus 1 --runtime $runtime oci:/mnt/image sh -c 'id -u; cat /proc/self/uid_map /proc/self/attr/current')" "0
 *0       4711          1
 *1     200000      65536
 *"
