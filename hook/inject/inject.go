@@ -37,6 +37,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/mounttree"
 	"github.com/berth-gpu/berth/internal/netdev"
 )
 
@@ -82,11 +83,14 @@ func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 	if err := c.applyRules(e); err != nil {
 		return err
 	}
-	sources, err := cloneSources(e.Mounts)
+	sources, err := mounttree.CloneBinds(e.Mounts)
+	if errors.Is(err, mounttree.ErrUnsupported) {
+		err = fmt.Errorf("%w: %w", ErrCannot, err)
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeAll(sources)) }()
+	defer func() { err = errors.Join(err, mounttree.CloseAll(sources)) }()
 	if err := s.runInside(func() error { return s.applyInside(e, sources) }); err != nil {
 		return err
 	}
@@ -164,7 +168,7 @@ func (c Container) applyRules(e edits.Edits) error {
 }
 
 // applyInside runs on a thread in the container's mount namespace.
-func (s *openContainer) applyInside(e edits.Edits, sources []source) error {
+func (s *openContainer) applyInside(e edits.Edits, sources []mounttree.Bind) error {
 	if err := s.findRoot(); err != nil {
 		return err
 	}

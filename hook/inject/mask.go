@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/mounttree"
 )
 
 // maskPath makes a path unreadable as runtimes do: it mounts /dev/null over a file, and
@@ -26,7 +27,7 @@ func (s *openContainer) maskPath(name string) error {
 	if err != nil {
 		return err
 	}
-	empty := newEmptyFileSystem
+	empty := mounttree.NewEmpty
 	if !st.IsDir() {
 		empty = s.cloneNull
 	}
@@ -35,7 +36,7 @@ func (s *openContainer) maskPath(name string) error {
 		return err
 	}
 	defer tree.Close() // attached by then, or of no use
-	return attachTree(tree, at)
+	return mounttree.Attach(tree, at)
 }
 
 // makeReadOnly mounts a path over itself, read-only, as runtimes do. Mounts below it stay
@@ -60,29 +61,9 @@ func (s *openContainer) makeReadOnly(name string) error {
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return fmt.Errorf("set flags: %w", err)
 	}
-	return attachTree(tree, at)
+	return mounttree.Attach(tree, at)
 }
 
 func (s *openContainer) cloneNull() (*os.File, error) {
-	return runOutside(func() (*os.File, error) { return cloneTree("/dev/null", false) })
-}
-
-func newEmptyFileSystem() (*os.File, error) {
-	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make an empty file system: %w", err)
-	}
-	defer func() { _ = unix.Close(fsfd) }() // nothing was written
-	if err := unix.FsconfigSetFlag(fsfd, "ro"); err != nil {
-		return nil, fmt.Errorf("make an empty file system: %w", err)
-	}
-	if err := unix.FsconfigCreate(fsfd); err != nil {
-		return nil, fmt.Errorf("make an empty file system: %w", err)
-	}
-	const flags = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
-	fd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, flags)
-	if err != nil {
-		return nil, fmt.Errorf("make an empty file system: %w", err)
-	}
-	return os.NewFile(uintptr(fd), "an empty file system"), nil
+	return runOutside(func() (*os.File, error) { return mounttree.Clone("/dev/null", false) })
 }

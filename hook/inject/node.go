@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/mounttree"
 )
 
 // makeNode creates a device node. It replaces what the image or the user has put in its
@@ -77,7 +78,7 @@ func removeName(dir *os.File, name string) error {
 // opened.
 func (s *openContainer) bindNode(dir *os.File, name string, n edits.Node) error {
 	host := filepath.Join(s.Dev, strings.TrimPrefix(path.Clean(n.Path), "/dev/"))
-	tree, err := runOutside(func() (*os.File, error) { return cloneTree(host, false) })
+	tree, err := runOutside(func() (*os.File, error) { return mounttree.Clone(host, false) })
 	if err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func (s *openContainer) bindNode(dir *os.File, name string, n edits.Node) error 
 		return err
 	}
 	defer at.Close() // an O_PATH descriptor
-	return attachTree(tree, at)
+	return mounttree.Attach(tree, at)
 }
 
 // isNode reports whether exactly this device is there already.
