@@ -61,7 +61,7 @@ demo-plan:
 	@echo "3. files for simulated GPUs, if there are no others, 4. the demo itself. It begins with 1."
 
 test: deps build image ## all tests, as root the root ones too; with ALL=1 on every runtime and version of cgroups
-	@$(TMPFS) env --default-signal BERTH_TEST_ALL=$(ALL) BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p $(PARALLEL) -count 1 -vet=off -timeout 20m -json $(LONGEST) ./... | $(GO) run ./test/audit
+	@$(TMPFS) env --default-signal BERTH_TEST_ALL=$(ALL) BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p $(PARALLEL) -count 1 -vet=off -timeout 40m -json $(LONGEST) ./... | $(GO) run ./test/audit
 
 test-storms: deps build image ## the random kills of make test, more of them (TASKS=n, SEED=n); needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-storms needs root'; exit 1; }

@@ -108,7 +108,7 @@ while :; do read -r line || continue; echo "read $line"; [ "$line" = end ] && ex
 	term.shows("read one\n")
 	term.types("stop\n")
 	term.shows("40 100\n")
-	term.types("\x03")
+	term.types("\x03\n") // a signal just before read waits for its line runs the trap after that line
 	term.shows("got INT\n")
 	term.types("end\n")
 	p.wait().is(5, "", "")
