@@ -27,6 +27,8 @@ need mkfs.btrfs btrfs-progs
 need bindfs bindfs
 need newuidmap uidmap
 need strace strace
+need mksquashfs squashfs-tools # SIF images of the tests
+need squashfuse_ll squashfuse
 need zsh zsh # whose completions are tried
 need fish fish
 # make package alone cross-compiles.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/apptainer"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/doctor"
 	"github.com/berth-gpu/berth/cmd/berth/guard"
@@ -62,7 +63,7 @@ func main() {
 	cli.HelpPrinter = printFitted(cli.HelpPrinter, func() int { return output.NewStyledWriter(os.Stdout).Width })
 	ctx, stop := verb.WithInterrupts()
 	app := newApp()
-	args := orderArguments(app, os.Args)
+	args := orderArguments(app, apptainer.AddVerb(os.Args))
 	narrowApp(app, args)
 	err := app.RunContext(ctx, args)
 	if err == nil {
@@ -101,10 +102,10 @@ func newApp() *cli.App {
 			run.Command(), forUsers(task.PsCommand()), run.RendezvousCommand(), task.ExecCommand(), forUsers(task.StopCommand()), forUsers(task.KillCommand()), forUsers(task.WaitCommand()), forUsers(task.RmCommand()),
 			forUsers(task.LogsCommand()), forUsers(task.AttachCommand()), forUsers(task.InspectCommand()), forUsers(task.StatsCommand()), lease.AllocCommand(), lease.AdoptCommand(),
 			forUsers(images.PullCommand()), images.LoginCommand(), images.LogoutCommand(), images.ListCommand(), forUsers(images.RmiCommand()), forUsers(images.PruneCommand()), forUsers(images.SystemCommand()),
-			node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
+			apptainer.Command(), node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
 			setup.CDICommand(), node.DiscoverCommand(), lease.RepairCommand(),
 			setup.Command(), guard.Command(), doctor.Command(), node.InfoCommand(), node.VersionCommand(),
-			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), run.LaunchCommand(), rootless.TryCommand(),
+			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), apptainer.HoldCommand(), run.LaunchCommand(), rootless.TryCommand(),
 		})),
 	}
 }

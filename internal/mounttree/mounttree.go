@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -131,21 +132,46 @@ func Attach(tree, at *os.File) error {
 
 // NewEmpty returns an empty read-only file system.
 func NewEmpty() (*os.File, error) {
-	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	return New(specs.Mount{Type: "tmpfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}})
+}
+
+// NewTmpfs returns an empty tmpfs that holds at most size bytes, without devices and set-user-ID programs.
+func NewTmpfs(size int64, mode os.FileMode) (*os.File, error) {
+	return New(specs.Mount{Type: "tmpfs", Options: []string{"nosuid", "nodev", fmt.Sprintf("size=%d", size), fmt.Sprintf("mode=%o", mode)}})
+}
+
+// New returns a new file system of a type that needs no source.
+func New(m specs.Mount) (*os.File, error) {
+	fsfd, err := unix.Fsopen(m.Type, unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("make an empty file system: %w", err)
+		return nil, fmt.Errorf("make a %s: %w", m.Type, err)
 	}
 	defer func() { _ = unix.Close(fsfd) }() // nothing was written
-	if err := unix.FsconfigSetFlag(fsfd, "ro"); err != nil {
-		return nil, fmt.Errorf("make an empty file system: %w", err)
+	flags := map[string]int{
+		"ro": unix.MOUNT_ATTR_RDONLY, "nosuid": unix.MOUNT_ATTR_NOSUID, "nodev": unix.MOUNT_ATTR_NODEV, "noexec": unix.MOUNT_ATTR_NOEXEC,
+	}
+	attr := 0
+	for _, o := range append([]string{"source=" + m.Type}, m.Options...) {
+		key, value, hasValue := strings.Cut(o, "=")
+		switch {
+		case flags[o] != 0:
+			attr |= flags[o]
+			continue
+		case hasValue:
+			err = unix.FsconfigSetString(fsfd, key, value)
+		default:
+			err = unix.FsconfigSetFlag(fsfd, key)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("make a %s with %s: %w", m.Type, o, err)
+		}
 	}
 	if err := unix.FsconfigCreate(fsfd); err != nil {
-		return nil, fmt.Errorf("make an empty file system: %w", err)
+		return nil, fmt.Errorf("make a %s: %w", m.Type, err)
 	}
-	const flags = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
-	fd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, flags)
+	fd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, attr)
 	if err != nil {
-		return nil, fmt.Errorf("make an empty file system: %w", err)
+		return nil, fmt.Errorf("make a %s: %w", m.Type, err)
 	}
-	return os.NewFile(uintptr(fd), "an empty file system"), nil
+	return os.NewFile(uintptr(fd), "a "+m.Type), nil
 }

@@ -162,7 +162,7 @@ func TestArchiveKinds(t *testing.T) {
 		{"dir:" + dir, "dir:" + dir + " is no image of that kind: it is an OCI layout: oci:" + dir},
 		{"docker-daemon:app:1", "image docker-daemon:app:1: docker's images are not read here; docker save -o FILE app:1 writes one that berth run takes"},
 		{"containers-storage:app", "image containers-storage:app: podman's images are not read here; podman save -o FILE app writes one that berth run takes"},
-		{"app.sif", "image app.sif: berth reads no SIF files; berth run NAME or docker://NAME takes the image of a registry that it was built from"},
+		{"app.sif", "image app.sif: berth run starts no SIF files, but berth apptainer run app.sif does"},
 		{"library://app", "image library://app: berth reads no SIF files; docker://NAME or NAME is an image of a registry"},
 	} {
 		img, err := Store{Dir: t.TempDir()}.Open(t.Context(), tt.ref, Search{Pull: Never})

@@ -261,7 +261,7 @@ func CheckReadable(ref string) error {
 		}
 	}
 	if isSIF(ref) {
-		return fmt.Errorf("image %s: berth reads no SIF files; berth run NAME or docker://NAME takes the image of a registry that it was built from", ref)
+		return fmt.Errorf("image %s: berth run starts no SIF files, but berth apptainer run %s does", ref, ref)
 	}
 	return nil
 }

@@ -2,9 +2,13 @@ package rig
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"testing"
+
+	"github.com/sylabs/sif/v2/pkg/sif"
 )
 
 // MakeImages makes the OCI layouts that ImagePath returns, unless they are there. Tests run in a
@@ -22,4 +26,55 @@ func ImagePath(t testing.TB, name string) string {
 	path, err := filepath.Abs("../../.cache/image/" + name)
 	Must(t, err)
 	return path
+}
+
+// MakeSIF makes a SIF file from an image of one layer, and returns its path, which all users may read. scripts are files of the image.
+func MakeSIF(t testing.TB, name string, scripts map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		Must(t, os.Chmod(d, 0o755))
+	}
+	root := filepath.Join(dir, "root")
+	Must(t, os.Mkdir(root, 0o755))
+	var layers []string
+	for _, blob := range globAll(t, filepath.Join(ImagePath(t, name), "blobs/sha256/*")) {
+		if exec.Command("tar", "tf", blob).Run() == nil {
+			layers = append(layers, blob)
+		}
+	}
+	if len(layers) != 1 {
+		t.Fatalf("image %s has %d layers", name, len(layers))
+	}
+	output(t, "tar", "xf", layers[0], "-C", root)
+	for path, text := range scripts {
+		Must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755))
+		Must(t, os.WriteFile(filepath.Join(root, path), []byte(text), 0o755))
+	}
+	squashfs, file := filepath.Join(dir, "squashfs"), filepath.Join(dir, "image.sif")
+	output(t, "mksquashfs", root, squashfs, "-all-root", "-noappend", "-quiet", "-no-progress", "-processors", "1")
+	f, err := os.Open(squashfs)
+	Must(t, err)
+	defer f.Close()
+	d, err := sif.NewDescriptorInput(sif.DataPartition, f, sif.OptPartitionMetadata(sif.FsSquash, sif.PartPrimSys, runtime.GOARCH))
+	Must(t, err)
+	image, err := sif.CreateContainerAtPath(file, sif.OptCreateWithDescriptors(d))
+	Must(t, err)
+	Must(t, image.UnloadContainer())
+	Must(t, os.Chmod(file, 0o644))
+	return file
+}
+
+func globAll(t testing.TB, pattern string) []string {
+	t.Helper()
+	all, err := filepath.Glob(pattern)
+	Must(t, err)
+	return all
+}
+
+func output(t testing.TB, words ...string) {
+	t.Helper()
+	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%q: %v: %s", words, err, out)
+	}
 }

@@ -74,6 +74,15 @@ func runAlloc(c *cli.Context) error {
 	return verb.WithBerthCode(holdLease(c, node, wanted, command, words[1:]))
 }
 
+// Hold runs this program again with a lease: inside, BERTH_LEASE names it. It needs root. argv is the command line, whose first word is shown.
+func Hold(c *cli.Context, node *berth.Node, wanted request.Request, argv []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return holdLease(c, node, wanted, self, argv)
+}
+
 // holdLease takes the lease, runs the command in its cgroup, and releases the lease. If
 // processes of the command live on, the lease stays until they have ended.
 func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -63,7 +64,7 @@ func Run(c *cli.Context, conf berth.Config) error {
 	if namespace == nil {
 		cmd := exec.Cmd{Args: os.Args}
 		userns.Enter(&cmd)
-		return runChild(c, conf, cmd)
+		return runChild(c, conf, cmd, unix.SIGTERM)
 	}
 	defer namespace.Close() // it is only passed on
 	return runByNsenter(c, conf, namespace, mountsVariable+"=1")
@@ -85,9 +86,32 @@ func runByNsenter(c *cli.Context, conf berth.Config, namespace *os.File, env ...
 	if err != nil {
 		return verb.WithBerthCode(err)
 	}
-	const fd = helperFD + 1
-	args := append([]string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", fd), "--preserve-credentials", "--", self}, os.Args[1:]...)
-	return runChild(c, conf, exec.Cmd{Path: nsenter, Args: args, Env: append(os.Environ(), env...)}, namespace)
+	passed, err := Inherit(namespace)
+	if err != nil {
+		return verb.WithBerthCode(err)
+	}
+	defer passed.Close() // a copy
+	args := append([]string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", passed.Fd()), "--preserve-credentials", "--", self}, os.Args[1:]...)
+	return runChild(c, conf, exec.Cmd{Path: nsenter, Args: args, Env: append(os.Environ(), env...)}, unix.SIGTERM)
+}
+
+// RunAsSelf runs this process's command line in a child that has this user's id in a new user namespace, and the rights there to mount file
+// systems, and returns an error with its exit code. env is added to its environment.
+func RunAsSelf(c *cli.Context, conf berth.Config, env ...string) error {
+	cmd := exec.Cmd{Args: os.Args, Env: append(os.Environ(), env...)}
+	userns.EnterAsSelf(&cmd)
+	return runChild(c, conf, cmd, unix.SIGKILL)
+}
+
+// Inherit returns a copy of a file that programs inherit which this process starts. Its number is none of those that the caller of this
+// process may have chosen for files of its own, such as PMI's.
+func Inherit(f *os.File) (*os.File, error) {
+	const first = 100
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD, first)
+	if err != nil {
+		return nil, fmt.Errorf("pass on %s: %w", f.Name(), err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 // mountsVariable is an environment variable of a child that makes a mount namespace for itself.
@@ -112,11 +136,8 @@ func EnterMountNamespace() error {
 	return fmt.Errorf("execute %s: %w", self, unix.Exec(self, os.Args, os.Environ()))
 }
 
-// helperFD is the child's file descriptor of its socket.
-const helperFD = 3
-
-// runChild runs a child in a user namespace. files are more file descriptors for it.
-func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File) error {
+// runChild runs a child in a user namespace. It gets the signal atDeath when this process is killed.
+func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, atDeath syscall.Signal) error {
 	// Nobody else may execute files of images, which keep their set-uid bits.
 	err := os.MkdirAll(conf.TaskData(), 0o700)
 	if err == nil {
@@ -133,10 +154,14 @@ func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, files ...*os.File
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
 	}
-	cmd.Env = append(cmd.Env, verb.HelperVariable+"="+strconv.Itoa(helperFD))
-	cmd.ExtraFiles = append([]*os.File{socket}, files...)
-	err = verb.RunSelf(c.Context, cmd, unix.SIGTERM) // which ends the task
-	_ = socket.Close()                               // a copy
+	passed, err := Inherit(socket)
+	_ = socket.Close() // a copy
+	if err != nil {
+		return verb.WithBerthCode(err)
+	}
+	cmd.Env = append(cmd.Env, verb.HelperVariable+"="+strconv.Itoa(int(passed.Fd())))
+	err = verb.RunSelf(c.Context, cmd, atDeath)
+	_ = passed.Close() // a copy
 	lease, left := outside.Stop()
 	if refused := explainRefusal(conf.GPUHost().ProcPath(), err); refused != nil {
 		return refused

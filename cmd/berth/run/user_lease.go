@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/broker/protocol"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -56,6 +59,16 @@ func (l userLease) Acquire(ctx context.Context, owner ledger.Owner, r request.Re
 
 // Release leaves the release to the process outside: this process is in the lease's cgroup.
 func (l userLease) Release(context.Context, ledger.Lease) error { return nil }
+
+// Connect sets o.Devices and o.Place for a process that gets the devices of o.Request: those of a lease of its own, or of the berth alloc around it.
+// session is that of a user without root, nil for root.
+func Connect(c *cli.Context, conf berth.Config, o *launcher.Options, session *helper.Session) error {
+	terms := leaseTerms{Wait: waiting.Limit(c), Outer: os.Getenv("BERTH_LEASE")}
+	if session == nil {
+		return connectLedger(c.Context, conf, o, terms)
+	}
+	return connectBroker(c.Context, conf, o, session, terms)
+}
 
 // connectBroker sets o.Devices and o.Place for a launch by root of a user namespace.
 func connectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, session *helper.Session, terms leaseTerms) error {

@@ -25,7 +25,7 @@ func ReadEnv(c *cli.Context, lookUp func(string) (string, bool)) (all []string, 
 		if !strings.Contains(kv, "=") {
 			value, ok := lookUp(kv)
 			switch {
-			case !ok && !isVariableName(kv):
+			case !ok && !IsVariableName(kv):
 				return nil, fmt.Errorf("--env %s: a variable is NAME=VALUE, or NAME to pass it on; --cleanenv (Apptainer's -e) isn't needed, for a task has the image's environment alone", kv)
 			case !ok:
 				continue // a variable that isn't set here is left out, as docker does
@@ -37,8 +37,8 @@ func ReadEnv(c *cli.Context, lookUp func(string) (string, bool)) (all []string, 
 	return all, nil
 }
 
-// isVariableName reports whether a shell could set a variable of this name.
-func isVariableName(name string) bool {
+// IsVariableName reports whether a shell could set a variable of this name.
+func IsVariableName(name string) bool {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
 	return name != "" && strings.Trim(name, letters+"0123456789") == "" && strings.Contains(letters, name[:1])
 }

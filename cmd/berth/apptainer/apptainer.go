@@ -1,0 +1,175 @@
+// Package apptainer has Apptainer's verbs exec, run and shell for images in files: the command becomes a process of the image, with this
+// user's id, home and working directory, and with leased devices. There is no container runtime, and no task that other verbs know: when a
+// shell or a job runner ends the command, all is over.
+//
+// A user without root runs the same command line twice: outside a user namespace, where this process gets the image's mount (package
+// imagemount) and ends the lease later, and inside (package rootless), where it makes the container (package enter) and becomes the command.
+package apptainer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/lease"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/cmd/berth/waiting"
+	"github.com/berth-gpu/berth/gpu/request"
+)
+
+// AddVerb adds the verb apptainer to the command line of a program that has the name of Apptainer, and removes Apptainer's flags for its own messages.
+func AddVerb(args []string) []string {
+	if !slices.Contains([]string{"berth-apptainer", "apptainer", "singularity"}, filepath.Base(args[0])) {
+		return args
+	}
+	rest := args[1:]
+	for len(rest) > 0 && slices.Contains([]string{"-s", "--silent", "-q", "--quiet", "-v", "--verbose", "-d", "--debug", "--nocolor"}, rest[0]) {
+		rest = rest[1:]
+	}
+	return append([]string{args[0], "apptainer"}, rest...)
+}
+
+// Command is berth apptainer.
+func Command() *cli.Command {
+	return &cli.Command{
+		Name:  "apptainer",
+		Usage: "run programs of SIF images as Apptainer does",
+		Description: "The command is a process of this user's: it has the user's id, home, working directory and /tmp, and\n" +
+			"otherwise the files of the image. Of the host's accelerators it has those that it asks for\n" +
+			"(--gpus, --nv), as a lease that ends with it.\n\n" +
+			"A program berth-apptainer, apptainer or singularity that is a link to berth is this verb.",
+		Subcommands: []*cli.Command{
+			newVerb("exec", "run a command of an image", "IMAGE COMMAND [ARG…]"),
+			newVerb("run", "run an image's runscript", "IMAGE [ARG…]"),
+			newVerb("shell", "run a shell of an image", "IMAGE"),
+		},
+	}
+}
+
+func newVerb(name, usage, args string) *cli.Command {
+	return &cli.Command{
+		Name: name, Usage: usage, ArgsUsage: args, Flags: flags(), OnUsageError: verb.WrongUsage,
+		Action: func(c *cli.Context) error { return verb.WithBerthCode(runVerb(c)) },
+	}
+}
+
+// usage says what a verb takes, for a command line without it.
+func usage(name string) string {
+	if name == "exec" {
+		return "exec takes an image and a command: berth apptainer exec image.sif python train.py"
+	}
+	return name + " takes an image: berth apptainer " + name + " image.sif"
+}
+
+func runVerb(c *cli.Context) error {
+	if c.NArg() == 0 || c.NArg() == 1 && c.Command.Name == "exec" {
+		return verb.WrongCommandLine(c, usage(c.Command.Name))
+	}
+	if err := waiting.CheckFlags(c); err != nil {
+		return err
+	}
+	if err := refuseFlags(c); err != nil {
+		return err
+	}
+	wanted, err := devicesRequest(c)
+	if err != nil {
+		return err
+	}
+	conf, err := verb.LoadConfig(c)
+	if err != nil {
+		return err
+	}
+	if verb.IsHelped() {
+		return becomeCommand(c, conf, wanted, true)
+	}
+	if os.Geteuid() == 0 && os.Getenv(imageVariable) != "" && os.Getenv("BERTH_LEASE") != "" { // the child of lease.Hold
+		return becomeCommand(c, conf, wanted, true)
+	}
+	img, err := openImage(c.Args().First())
+	if err != nil {
+		return err
+	}
+	defer img.close()
+	passed, err := img.pass(c.Context, conf)
+	if err != nil {
+		return err
+	}
+	defer passed.Close() // a copy
+	variable := imageVariable + "=" + strconv.Itoa(int(passed.Fd()))
+	if os.Geteuid() != 0 {
+		return rootless.RunAsSelf(c, conf, variable)
+	}
+	if err := verb.NeedHost(); err != nil {
+		return err
+	}
+	if err := os.Setenv(imageVariable, strconv.Itoa(int(passed.Fd()))); err != nil {
+		return err
+	}
+	if wanted.IsZero() || os.Getenv("BERTH_LEASE") != "" {
+		return becomeCommand(c, conf, wanted, false)
+	}
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
+	return lease.Hold(c, node, wanted, os.Args)
+}
+
+// imageVariable is the environment variable by which the process inside finds the image: the number of a file descriptor of its mount or
+// directory.
+const imageVariable = "BERTH_IMAGE"
+
+// devicesRequest returns the request of the devices' flags: --nv alone is one GPU, or in a berth alloc all that it has leased.
+func devicesRequest(c *cli.Context) (request.Request, error) {
+	words := c.String("gpus")
+	switch {
+	case words != "":
+	case os.Getenv("BERTH_LEASE") != "":
+		words = "all"
+	case c.Bool("nv"), c.Bool("nvccli"), isSet("NV"):
+		words = "1"
+	default:
+		return request.Request{}, nil
+	}
+	r, err := request.Parse(words)
+	if err != nil {
+		return r, fmt.Errorf("--gpus: %w", err)
+	}
+	return r, nil
+}
+
+// isSet reports whether one of Apptainer's variables for a switch has a true value.
+func isSet(name string) bool {
+	value := strings.ToLower(variable(name))
+	on, err := strconv.ParseBool(value)
+	return err == nil && on || value == "yes" || value == "y"
+}
+
+// variable returns the value of one of Apptainer's variables, which also have the older name.
+func variable(name string) string {
+	if value, ok := os.LookupEnv("APPTAINER_" + name); ok {
+		return value
+	}
+	return os.Getenv("SINGULARITY_" + name)
+}
+
+// refuseFlags returns an error for a flag that berth has not.
+func refuseFlags(c *cli.Context) error {
+	for _, f := range refused() {
+		if c.IsSet(f.name) {
+			return fmt.Errorf("--%s: %s", f.name, f.reason)
+		}
+	}
+	if c.Bool("rocm") || isSet("ROCM") {
+		return errors.New("--rocm: there are no leases for AMD GPUs yet")
+	}
+	return nil
+}

@@ -1,0 +1,323 @@
+package apptainer
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
+	"github.com/berth-gpu/berth/cmd/berth/run"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/userns"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/enter"
+	"github.com/berth-gpu/berth/launcher/overlay"
+	"github.com/berth-gpu/berth/launcher/spec"
+)
+
+// sessionSize is how much may be written to the image's files, in bytes. Source: apptainer.conf, "sessiondir max size".
+const sessionSize = 64 << 20
+
+// becomeCommand makes the container and executes the command in it. isChild means that this process's parent is berth, too: the command ends
+// with it. It returns only an error.
+func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, isChild bool) error {
+	session, inNamespace, err := rootless.Open(conf)
+	if err != nil {
+		return err
+	}
+	fd, err := strconv.Atoi(os.Getenv(imageVariable)) // set by runVerb
+	if err != nil {
+		return fmt.Errorf("environment variable %s: %w", imageVariable, err)
+	}
+	unix.CloseOnExec(fd)
+	img := os.NewFile(uintptr(fd), "image")
+	o := launcher.Options{Request: wanted}
+	if !wanted.IsZero() {
+		if !inNamespace {
+			session = nil
+		}
+		if err := run.Connect(c, conf, &o, session); err != nil {
+			return err
+		}
+	}
+	plan, err := newPlan(c)
+	if err != nil {
+		return err
+	}
+	where := enter.Options{
+		Image: img, Session: filepath.Join(conf.TaskState(), "session"), Size: sessionSize, InPlace: c.Bool("writable"),
+		Mounts: append(plan.systemMounts(), plan.binds...), Missing: plan.cwdMounts(),
+	}
+	if err := os.MkdirAll(where.Session, 0o700); err != nil {
+		return err
+	}
+	if isDirectory(plan.image) {
+		where.Image, where.Dir = nil, "/proc/self/fd/"+strconv.Itoa(fd)
+	}
+
+	runtime.LockOSThread() // mount namespace, privileges and parent's death belong to the thread
+	if !inNamespace {
+		if err := overlay.UnshareMounts(); err != nil {
+			return err
+		}
+	}
+	prepare, err := acquire(c, &o, plan)
+	if err != nil {
+		return err
+	}
+	box, err := enter.Open(where)
+	if err != nil {
+		return err
+	}
+	config := &specs.Spec{
+		Version: specs.Version,
+		Root:    &specs.Root{Path: "/"},
+		Process: &specs.Process{User: specs.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Args: plan.command, NoNewPrivileges: true}, //nolint:gosec // not negative
+		Linux:   &specs.Linux{Resources: &specs.LinuxResources{}},
+	}
+	if err := prepare(config, box.Root); err != nil {
+		return err
+	}
+	if inNamespace {
+		spec.RestrictToUserNamespace(config, userns.HasGroup)
+	}
+	if err := plan.build(box, config); err != nil {
+		return err
+	}
+	argv, env, err := plan.script(box, config.Process.Env)
+	if err != nil {
+		return err
+	}
+	if !c.Bool("writable-tmpfs") && !c.Bool("writable") {
+		if err := box.SetReadOnly(); err != nil {
+			return err
+		}
+	}
+	dirs := []string{plan.cwd, plan.home.inside}
+	if plan.mustCwd {
+		dirs = dirs[:1]
+	}
+	if c.Bool("no-umask") {
+		unix.Umask(0o022)
+	}
+	at, err := box.Enter(dirs...)
+	switch {
+	case err != nil && plan.mustCwd:
+		return fmt.Errorf("set the working directory: %w", err)
+	case err != nil:
+		verb.PrintError(fmt.Sprintf("the working directory %s is not in the container; it is %s", plan.cwd, at))
+	}
+	verb.SettleInterrupts(c.Context) // later signals are for the command
+	if err := c.Err(); err != nil {
+		return err
+	}
+	if isChild {
+		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+			return fmt.Errorf("end with the parent: %w", err)
+		}
+		if err := c.Err(); err != nil {
+			return err
+		}
+	}
+	return enter.Exec(argv[0], argv, env)
+}
+
+func isDirectory(name string) bool {
+	st, err := os.Stat(name)
+	return err == nil && st.IsDir()
+}
+
+// acquire takes the lease. prepare adds its devices to a spec.
+func acquire(c *cli.Context, o *launcher.Options, p *plan) (prepare func(*specs.Spec, *os.File) error, err error) {
+	if o.Devices == nil {
+		return func(*specs.Spec, *os.File) error { return nil }, nil
+	}
+	owner := ledger.Owner{EntryPoint: "run", Name: filepath.Base(p.image), UID: os.Getuid(), Command: strings.Join(p.command, " ")}
+	lease, err := o.Devices.Acquire(c.Context, owner, o.Request, func() {})
+	return func(s *specs.Spec, root *os.File) error {
+		_, err := o.Devices.Prepare(c.Context, lease, s, root)
+		return err
+	}, err
+}
+
+// build makes the container's mounts: those of the plan, and those of the spec, which are the lease's.
+func (p *plan) build(box *enter.Container, config *specs.Spec) error {
+	for name, target := range map[string]string{
+		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
+	} {
+		if err := box.Symlink(target, name); err != nil {
+			return err
+		}
+	}
+	if err := p.mountAccounts(box); err != nil {
+		return err
+	}
+	for _, d := range config.Linux.Devices {
+		if err := box.Mount(bind(d.Path, d.Path, "nosuid")); err != nil {
+			return err
+		}
+	}
+	for _, m := range config.Mounts {
+		if err := box.Mount(m); err != nil {
+			return err
+		}
+	}
+	for _, name := range config.Linux.MaskedPaths {
+		if err := box.Mask(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bind returns a recursive bind mount.
+func bind(source, target string, options ...string) specs.Mount {
+	return specs.Mount{Type: "bind", Source: source, Destination: target, Options: append([]string{"rbind", "rslave"}, options...)}
+}
+
+func tmpfs(target string, options ...string) specs.Mount {
+	return specs.Mount{Type: "tmpfs", Destination: target, Options: append([]string{"nosuid", "nodev"}, options...)}
+}
+
+// systemMounts are the mounts that each container has.
+func (p *plan) systemMounts() (all []specs.Mount) {
+	add := func(name string, mounts ...specs.Mount) {
+		if !slices.Contains(p.without, name) {
+			all = append(all, mounts...)
+		}
+	}
+	add("proc", bind("/proc", "/proc"))
+	add("sys", bind("/sys", "/sys"))
+	add("dev", tmpfs("/dev", "mode=755", "size=64m"))
+	if !slices.Contains(p.without, "dev") {
+		for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+			all = append(all, bind("/dev/"+name, "/dev/"+name, "nosuid"))
+		}
+		if p.contained {
+			all = append(all, specs.Mount{Type: "devpts", Destination: "/dev/pts", Options: []string{"newinstance", "ptmxmode=0666", "mode=0620", "nosuid", "noexec"}}, tmpfs("/dev/shm", "mode=1777"))
+		} else {
+			for _, name := range []string{"pts", "ptmx", "shm", "mqueue", "hugepages"} {
+				if _, err := os.Stat("/dev/" + name); err == nil {
+					all = append(all, bind("/dev/"+name, "/dev/"+name, "nosuid"))
+				}
+			}
+		}
+	}
+	for _, name := range []string{"/etc/localtime", "/etc/hosts"} {
+		if _, err := os.Stat(name); err == nil && !slices.Contains(p.without, "bind-paths") {
+			add(name, bind(name, name, "nosuid", "nodev"))
+		}
+	}
+	home := bind(p.home.outside, p.home.inside, "nosuid", "nodev")
+	if p.contained && !p.home.chosen {
+		home = tmpfs(p.home.inside, "mode=755", "size=64m")
+	}
+	add("home", home)
+	for _, name := range []string{"/tmp", "/var/tmp"} {
+		if p.contained {
+			add("tmp", tmpfs(name, "mode=1777", "size=64m"))
+		} else if isDirectory(name) {
+			add("tmp", bind(name, name, "nosuid", "nodev"))
+		}
+	}
+	return all
+}
+
+// cwdMounts is the bind mount of the caller's working directory, which is made unless the container has the directory anyway.
+func (p *plan) cwdMounts() []specs.Mount {
+	inHome := !slices.Contains(p.without, "home") && (p.cwd == p.home.outside || strings.HasPrefix(p.cwd, p.home.outside+"/"))
+	inTmp := strings.HasPrefix(p.cwd+"/", "/tmp/") || strings.HasPrefix(p.cwd+"/", "/var/tmp/")
+	if p.contained || p.mustCwd || inHome || inTmp || slices.Contains(p.without, "cwd") {
+		return nil
+	}
+	return []specs.Mount{bind(p.cwd, p.cwd, "nosuid", "nodev")}
+}
+
+// mountAccounts mounts files in which the image's users and groups have this user too, and the resolver's file.
+func (p *plan) mountAccounts(box *enter.Container) error {
+	groups, _ := os.Getgroups() // none
+	for _, f := range []struct{ name, line string }{
+		{"passwd", fmt.Sprintf("%s:x:%d:%d:%s:%s:%s", p.user.name, os.Getuid(), os.Getgid(), p.user.gecos, p.home.inside, p.user.shell)},
+		{"group", groupLines(p.user.name, append([]int{os.Getgid()}, groups...))},
+	} {
+		data, err := inroot.ReadFile(box.Root, "/etc/"+f.name, maxAccounts)
+		if err != nil {
+			continue // an image without accounts
+		}
+		if err := p.mountFile(box, "/etc/"+f.name, addLines(data, f.line)); err != nil {
+			return err
+		}
+	}
+	resolver, err := os.ReadFile("/etc/resolv.conf")
+	if len(p.dns) > 0 {
+		resolver, err = []byte("nameserver "+strings.Join(p.dns, "\nnameserver ")+"\n"), nil
+	}
+	if err != nil {
+		return nil //nolint:nilerr // the host has none
+	}
+	return p.mountFile(box, "/etc/resolv.conf", resolver)
+}
+
+// maxAccounts bounds an image's /etc/passwd, in bytes.
+const maxAccounts = 4 << 20
+
+func (p *plan) mountFile(box *enter.Container, name string, data []byte) error {
+	from, err := box.WriteFile(filepath.Base(name), data)
+	if err != nil {
+		return err
+	}
+	return box.Mount(bind(from, name, "nosuid", "nodev"))
+}
+
+// addLines appends lines whose first field no line has.
+func addLines(data []byte, lines string) []byte {
+	have := map[string]bool{}
+	for scanner := bufio.NewScanner(bytes.NewReader(data)); scanner.Scan(); {
+		name, _, _ := strings.Cut(scanner.Text(), ":")
+		have[name] = true
+	}
+	if len(data) > 0 && data[len(data)-1] != '\n' {
+		data = append(data, '\n')
+	}
+	for line := range strings.Lines(lines) {
+		if name, _, _ := strings.Cut(line, ":"); !have[name] {
+			data = append(data, strings.TrimSuffix(line, "\n")+"\n"...)
+		}
+	}
+	return data
+}
+
+// groupLines returns the lines of /etc/group for groups of the host, of which the user is a member.
+func groupLines(name string, ids []int) (lines string) {
+	slices.Sort(ids[1:])
+	for i, id := range slices.Compact(ids) {
+		if i > 0 && id == ids[0] {
+			continue
+		}
+		lines += fmt.Sprintf("%s:x:%d:%s\n", groupName(id), id, name)
+	}
+	return lines
+}
+
+// groupName returns the host's name of a group, or its number.
+func groupName(id int) string {
+	if g, err := user.LookupGroupId(strconv.Itoa(id)); err == nil {
+		return g.Name
+	}
+	return strconv.Itoa(id)
+}

@@ -1,0 +1,77 @@
+package apptainer
+
+import (
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/cmd/berth/waiting"
+)
+
+// flags are Apptainer's that have the same meaning here, and berth's for devices.
+func flags() []cli.Flag {
+	return append([]cli.Flag{
+		&cli.StringFlag{Name: "gpus", Usage: "lease the devices of `REQUEST`: 2, or a request of berth alloc"},
+		&cli.BoolFlag{Name: "nv", Usage: "lease one GPU, unless --gpus asks for others"},
+		&cli.BoolFlag{Name: "nvccli", Usage: "the same as --nv"},
+		&cli.BoolFlag{Name: "rocm", Usage: "an error: there are no AMD GPUs yet"},
+		&cli.StringSliceFlag{Name: "bind", Aliases: []string{"B"}, Usage: "bind `SRC[:DST[:OPTIONS]]`; several with commas"},
+		&cli.StringSliceFlag{Name: "mount", Usage: "bind `type=bind,src=SRC,dst=DST[,ro]`"},
+		&cli.StringFlag{Name: "home", Aliases: []string{"H"}, Usage: "use `SRC[:DST]` as home directory"},
+		&cli.BoolFlag{Name: "no-home", Usage: "don't bind the home directory"},
+		&cli.StringSliceFlag{Name: "no-mount", Usage: "leave out mounts: `NAME` is proc, sys, dev, tmp, home, cwd, bind-paths or a path; several with commas"},
+		&cli.StringFlag{Name: "pwd", Aliases: []string{"cwd"}, Usage: "set the working directory to `DIR`"},
+		&cli.BoolFlag{Name: "contain", Aliases: []string{"c"}, Usage: "have an empty home, /tmp and /var/tmp"},
+		&cli.BoolFlag{Name: "cleanenv", Aliases: []string{"e"}, Usage: "have none of the host's environment variables"},
+		&cli.StringSliceFlag{Name: "env", Usage: "set an environment variable: `NAME=VALUE`; several with commas"},
+		&cli.StringFlag{Name: "env-file", Usage: "read environment variables from `FILE`"},
+		&cli.BoolFlag{Name: "no-eval", Usage: "don't expand values of environment variables"},
+		&cli.BoolFlag{Name: "writable-tmpfs", Usage: "keep changes of the image's files in memory until the end"},
+		&cli.BoolFlag{Name: "writable", Aliases: []string{"w"}, Usage: "write to an image that is a directory"},
+		&cli.BoolFlag{Name: "no-privs", Usage: "have no capabilities, as always"},
+		&cli.BoolFlag{Name: "no-umask", Usage: "have the umask 0022"},
+		&cli.StringFlag{Name: "app", Usage: "use the image's app `NAME`"},
+		&cli.StringFlag{Name: "shell", Aliases: []string{"s"}, Usage: "let the verb shell run `PATH`"},
+		&cli.StringSliceFlag{Name: "dns", Usage: "resolve names with `ADDRESS`; several with commas"},
+	}, append(refusedFlags(), waiting.Flags()...)...)
+}
+
+// refusal is a flag of Apptainer's that berth has not, and why.
+type refusal struct {
+	name    string
+	aliases []string
+	value   bool
+	reason  string
+}
+
+func refused() []refusal {
+	return []refusal{
+		{"containall", []string{"C"}, false, "there are no namespaces but the user's and the mounts' yet; --contain has an empty home and /tmp"},
+		{"fakeroot", []string{"f"}, false, "berth run starts a container whose root is this user"},
+		{"pid", []string{"p"}, false, "there is no namespace of processes yet"},
+		{"ipc", []string{"i"}, false, "there is no namespace of IPC yet"},
+		{"net", []string{"n"}, false, "there is no namespace of networks yet"},
+		{"network", nil, true, "there is no namespace of networks yet"},
+		{"uts", nil, false, "there is no namespace of host names yet"},
+		{"hostname", nil, true, "there is no namespace of host names yet"},
+		{"overlay", []string{"o"}, true, "there are no overlays yet; --writable-tmpfs keeps changes in memory"},
+		{"keep-privs", nil, false, "a process of an image has no rights that its user hasn't"},
+		{"add-caps", nil, true, "a process of an image has no rights that its user hasn't"},
+		{"allow-setuid", nil, false, "a process of an image has no rights that its user hasn't"},
+		{"security", nil, true, "there are no security options"},
+		{"pem-path", nil, true, "encrypted images can't be run"},
+		{"passphrase", nil, false, "encrypted images can't be run"},
+		{"scratch", []string{"S"}, true, "there are no scratch directories yet; --bind has any directory"},
+		{"workdir", []string{"W"}, true, "there is no directory for scratch files; --bind has any directory"},
+		{"compat", nil, false, "berth run starts containers as Docker does"},
+	}
+}
+
+func refusedFlags() (all []cli.Flag) {
+	for _, r := range refused() {
+		if r.value {
+			all = append(all, &cli.StringFlag{Name: r.name, Aliases: r.aliases, Hidden: true})
+		} else {
+			all = append(all, &cli.BoolFlag{Name: r.name, Aliases: r.aliases, Hidden: true})
+		}
+	}
+	return all
+}

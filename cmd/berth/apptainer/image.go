@@ -1,0 +1,117 @@
+package apptainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/userns"
+	"github.com/berth-gpu/berth/launcher/imagemount"
+	"github.com/berth-gpu/berth/launcher/sif"
+)
+
+// image is an open SIF file or an image that is a directory.
+type image struct {
+	file   *os.File
+	isDir  bool
+	offset int64 // of the squashfs
+}
+
+func (i image) close() { i.file.Close() } // only read
+
+// openImage opens an image by Apptainer's words for one.
+func openImage(name string) (image, error) {
+	if scheme, _, found := strings.Cut(name, "://"); found {
+		return image{}, fmt.Errorf("%s: images are files and directories here, not %s://; berth pull and berth run have images of registries", name, scheme)
+	}
+	st, err := os.Stat(name)
+	if err == nil && !st.IsDir() && !st.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: name, Err: errors.New("it is neither a file nor a directory")}
+	}
+	if err != nil {
+		return image{}, err
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return image{}, err
+	}
+	i := image{file: f, isDir: st.IsDir()}
+	if i.isDir {
+		if name, err := filepath.EvalSymlinks(name); err == nil && filepath.Clean(name) == "/" {
+			err = errors.New("the host's root directory is no image")
+			return image{}, errors.Join(err, f.Close())
+		}
+		return i, nil
+	}
+	file, err := sif.Read(f)
+	if err == nil {
+		err = file.CheckArch(runtime.GOARCH)
+	}
+	if err != nil {
+		return image{}, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
+	}
+	i.offset = file.Root.Offset
+	return i, nil
+}
+
+// pass returns a file for the process inside: the directory, or a mount of the SIF file's root file system. That process inherits it.
+func (i image) pass(ctx context.Context, conf berth.Config) (*os.File, error) {
+	if i.isDir {
+		return rootless.Inherit(i.file)
+	}
+	client := imagemount.Client{Dir: filepath.Join(conf.TaskState(), "images"), Owner: os.Getenv("BERTH_LEASE"), Holder: holderCommand}
+	tree, err := client.Mount(ctx, imagemount.Source{File: i.file, Offset: i.offset})
+	if err != nil {
+		return nil, err
+	}
+	defer tree.Close() // a copy
+	return rootless.Inherit(tree)
+}
+
+// holdVerb is the hidden verb of [HoldCommand].
+const holdVerb = "hold-image"
+
+// holderCommand returns the command of a process that holds a mount. It has a session of its own: the user's terminal doesn't end it.
+func holderCommand() *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", holdVerb)
+	cmd.Args[0] = "berth"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if os.Geteuid() != 0 {
+		userns.Enter(cmd)
+	}
+	return cmd
+}
+
+// idle is how long a mount is kept that no process uses.
+const idle = 10 * time.Second
+
+// HoldCommand is the hidden verb of a process that holds a mount for the processes of its user.
+func HoldCommand() *cli.Command {
+	return &cli.Command{
+		Name: holdVerb, Hidden: true, HideHelp: true,
+		Action: func(c *cli.Context) error {
+			var offset int64
+			if _, err := fmt.Sscan(c.Args().First(), &offset); err != nil {
+				return verb.UsageError{Err: errors.New("only berth exec, run and shell start berth hold-image")}
+			}
+			pause := idle
+			if os.Getenv("BERTH_LEASE") != "" { // this process keeps the lease from ending
+				pause = 0
+			}
+			return imagemount.Serve(c.Context, offset, c.Args().Get(1), pause)
+		},
+	}
+}

@@ -1,0 +1,303 @@
+package apptainer
+
+import (
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/username"
+)
+
+// plan is what the command line and the environment ask for.
+type plan struct {
+	verb    string
+	image   string // as it was given
+	command []string
+	user    account
+	home    homeDir
+	cwd     string
+	// mustCwd: the working directory is the command line's and not the caller's.
+	mustCwd   bool
+	contained bool
+	without   []string // names of mounts that are left out
+	binds     []specs.Mount
+	dns       []string
+	variables variables
+	app       string
+	shell     string
+}
+
+// account is this user's line of passwd(5).
+type account struct{ name, gecos, dir, shell string }
+
+// homeDir is the home directory.
+type homeDir struct {
+	outside, inside string
+	chosen          bool // by --home
+}
+
+func newPlan(c *cli.Context) (*plan, error) {
+	p := &plan{
+		verb: c.Command.Name, image: c.Args().First(), command: c.Args().Tail(), contained: c.Bool("contain") || isSet("CONTAIN"),
+		without: splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), variable("SHELL")),
+	}
+	if len(p.command) > 0 && p.command[0] == "--" {
+		p.command = p.command[1:]
+	}
+	p.user = findAccount()
+	var err error
+	if p.cwd, err = os.Getwd(); err != nil {
+		return nil, fmt.Errorf("the working directory: %w", err)
+	}
+	if c.Bool("no-home") || isSet("NO_HOME") {
+		p.without = append(p.without, "home")
+	}
+	if p.home, err = chooseHome(cmp.Or(c.String("home"), variable("HOME")), p.user.dir); err != nil {
+		return nil, err
+	}
+	if p.contained {
+		p.cwd = p.home.inside
+	}
+	if dir := cmp.Or(c.String("pwd"), variable("PWD"), variable("CWD")); dir != "" {
+		p.cwd, p.mustCwd = dir, true
+	}
+	if err := p.readBinds(c); err != nil {
+		return nil, err
+	}
+	p.variables, err = readVariables(c)
+	return p, err
+}
+
+func findAccount() account {
+	u, err := user.LookupId(strconv.Itoa(os.Getuid()))
+	if err != nil { // a user of a directory service
+		return account{username.Find(os.Getuid()), "", cmp.Or(os.Getenv("HOME"), "/"), "/bin/sh"}
+	}
+	return account{u.Username, u.Name, u.HomeDir, cmp.Or(os.Getenv("SHELL"), "/bin/bash")}
+}
+
+// chooseHome returns the home directory of --home SRC[:DST].
+func chooseHome(words, own string) (homeDir, error) {
+	if words == "" {
+		return homeDir{own, own, false}, nil
+	}
+	outside, inside, found := strings.Cut(words, ":")
+	if !found {
+		inside = outside
+	}
+	if !path.IsAbs(outside) || !path.IsAbs(inside) {
+		return homeDir{}, fmt.Errorf("--home %s: a home directory is an absolute path", words)
+	}
+	return homeDir{outside, path.Clean(inside), true}, nil
+}
+
+// splitWords returns the words of a flag that may be given several times, with commas or without.
+func splitWords(c *cli.Context, flag string) (all []string) {
+	for _, s := range c.StringSlice(flag) {
+		all = append(all, strings.FieldsFunc(s, func(r rune) bool { return r == ',' })...)
+	}
+	return all
+}
+
+// readBinds reads --bind, --mount, and their variables.
+func (p *plan) readBinds(c *cli.Context) error {
+	words := splitWords(c, "bind")
+	for _, name := range []string{"APPTAINER_BIND", "SINGULARITY_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BINDPATH"} {
+		words = append(words, strings.FieldsFunc(os.Getenv(name), func(r rune) bool { return r == ',' })...)
+	}
+	words = joinOptions(words)
+	for _, w := range words {
+		m, err := parseBind(w)
+		if err != nil {
+			return err
+		}
+		p.binds = append(p.binds, m)
+	}
+	for _, w := range append(c.StringSlice("mount"), strings.FieldsFunc(variable("MOUNT"), func(r rune) bool { return r == '\n' })...) {
+		m, err := parseMount(w)
+		if err != nil {
+			return err
+		}
+		p.binds = append(p.binds, m)
+	}
+	return nil
+}
+
+// bindOptions are the options of a bind mount, which commas separate, as they separate bind mounts.
+func bindOptions() []string { return []string{"ro", "rw"} }
+
+// joinOptions puts options that belong to the word before them back there.
+func joinOptions(words []string) (all []string) {
+	for _, w := range words {
+		if slices.Contains(bindOptions(), w) && len(all) > 0 && strings.Count(all[len(all)-1], ":") == 2 {
+			all[len(all)-1] += "," + w
+			continue
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// parseBind reads SRC[:DST[:OPTIONS]].
+func parseBind(word string) (specs.Mount, error) {
+	parts := strings.Split(word, ":")
+	if len(parts) > 3 || parts[0] == "" {
+		return specs.Mount{}, fmt.Errorf("--bind %s is not SRC[:DST[:OPTIONS]]", word)
+	}
+	target := parts[0]
+	if len(parts) > 1 && parts[1] != "" {
+		target = parts[1]
+	}
+	var options []string
+	if len(parts) == 3 {
+		options = strings.Split(parts[2], ",")
+	}
+	return newBind("--bind "+word, parts[0], target, options)
+}
+
+// parseMount reads type=bind,src=SRC,dst=DST[,ro].
+func parseMount(word string) (specs.Mount, error) {
+	fields, err := csv.NewReader(strings.NewReader(word)).Read()
+	if err != nil {
+		return specs.Mount{}, fmt.Errorf("--mount %s: %w", word, err)
+	}
+	source, target := "", ""
+	var options []string
+	for _, f := range fields {
+		key, value, _ := strings.Cut(f, "=")
+		switch key {
+		case "type":
+			if value != "bind" {
+				return specs.Mount{}, fmt.Errorf("--mount %s: there is only type=bind", word)
+			}
+		case "src", "source":
+			source = value
+		case "dst", "destination", "target":
+			target = value
+		case "ro", "readonly":
+			options = append(options, "ro")
+		default:
+			return specs.Mount{}, fmt.Errorf("--mount %s: %q is not known: there are type, src, dst and ro", word, key)
+		}
+	}
+	if source == "" || target == "" {
+		return specs.Mount{}, fmt.Errorf("--mount %s: src and dst are needed", word)
+	}
+	return newBind("--mount "+word, source, target, options)
+}
+
+func newBind(flag, source, target string, options []string) (specs.Mount, error) {
+	for _, o := range options {
+		if !slices.Contains(bindOptions(), o) {
+			return specs.Mount{}, fmt.Errorf("%s: option %q is not known: there are ro and rw", flag, o)
+		}
+	}
+	if !path.IsAbs(target) {
+		return specs.Mount{}, fmt.Errorf("%s: %s is not an absolute path in the container", flag, target)
+	}
+	source, err := filepath.Abs(source)
+	if err != nil {
+		return specs.Mount{}, fmt.Errorf("%s: %w", flag, err)
+	}
+	if _, err := os.Stat(source); err != nil {
+		return specs.Mount{}, fmt.Errorf("%s: %w", flag, err)
+	}
+	return bind(source, path.Clean(target), append([]string{"nosuid", "nodev"}, options...)...), nil
+}
+
+// variables are environment variables for the container.
+type variables struct {
+	host []string // the host's
+	set  []string // of the command line, and of the variables for containers
+	eval bool     // values of set are expanded in the container
+}
+
+func readVariables(c *cli.Context) (v variables, err error) {
+	v.eval = !c.Bool("no-eval") && !isSet("NO_EVAL")
+	given := map[string]string{}
+	var order []string
+	set := func(name, value string) {
+		if _, known := given[name]; !known {
+			order = append(order, name)
+		}
+		given[name] = value
+	}
+	clean := c.Bool("cleanenv") || isSet("CLEANENV")
+	for _, prefix := range []string{"SINGULARITYENV_", "APPTAINERENV_"} { // the later one wins
+		for _, kv := range os.Environ() {
+			name, value, _ := strings.Cut(kv, "=")
+			if name, ok := strings.CutPrefix(name, prefix); ok && name != "" {
+				set(name, value)
+			}
+		}
+	}
+	if file := c.String("env-file"); file != "" {
+		entries, err := verb.ReadEntries(c.Context, "env-file", file, os.LookupEnv)
+		if err != nil {
+			return v, err
+		}
+		for _, kv := range entries {
+			name, value, _ := strings.Cut(kv, "=")
+			set(name, value)
+		}
+	}
+	for _, kv := range joinValues(c.StringSlice("env")) {
+		name, value, found := strings.Cut(kv, "=")
+		if !found || !verb.IsVariableName(name) {
+			return v, verb.UsageError{Err: fmt.Errorf("--env %s: a variable is NAME=VALUE", kv)}
+		}
+		set(name, value)
+	}
+	if _, ok := given["HOME"]; ok {
+		return v, errors.New("HOME can't be set by a variable: --home chooses the home directory")
+	}
+	for _, name := range order {
+		v.set = append(v.set, name+"="+given[name])
+	}
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		if isPassed(name, clean) && verb.IsVariableName(name) {
+			v.host = append(v.host, kv)
+		}
+	}
+	return v, nil
+}
+
+// joinValues splits --env A=1,B=2 at commas that begin a new variable.
+func joinValues(words []string) (all []string) {
+	for _, w := range words {
+		for i, part := range strings.Split(w, ",") {
+			if name, _, found := strings.Cut(part, "="); i > 0 && (!found || !verb.IsVariableName(name)) {
+				all[len(all)-1] += "," + part
+				continue
+			}
+			all = append(all, part)
+		}
+	}
+	return all
+}
+
+// isPassed reports whether a variable of the host's is passed on. Source: apptainer(1) 1.4 as it behaves.
+func isPassed(name string, clean bool) bool {
+	if clean {
+		return slices.Contains([]string{"TERM", "http_proxy", "https_proxy", "no_proxy", "all_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "FTP_PROXY"}, name)
+	}
+	for _, prefix := range []string{"APPTAINERENV_", "SINGULARITYENV_", "BERTH_"} {
+		if strings.HasPrefix(name, prefix) {
+			return false
+		}
+	}
+	return !slices.Contains([]string{"HOME", "PATH", "PS1", "PWD", "OLDPWD", "SHLVL", "_", "LD_LIBRARY_PATH", "PROMPT_COMMAND", "APPTAINER_SHELL", "APPTAINER_APPNAME"}, name)
+}

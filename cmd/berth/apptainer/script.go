@@ -1,0 +1,133 @@
+package apptainer
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-gpu/berth/launcher/enter"
+)
+
+// scriptPath is the script that sets the container's environment and executes the command.
+const scriptPath = "/.singularity.d/berth"
+
+// defaultPath is PATH before the image's scripts. Source: apptainer(1) 1.4 as it behaves.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// script writes the script, and returns the program to execute, its arguments and environment. devices are the environment variables of the lease.
+func (p *plan) script(box *enter.Container, devices []string) (argv, env []string, err error) {
+	container := p.image
+	if abs, err := filepath.Abs(p.image); err == nil {
+		container = abs
+	}
+	var binds []string
+	for _, m := range p.binds {
+		binds = append(binds, m.Destination)
+	}
+	env = []string{
+		"PATH=" + defaultPath, "HOME=" + p.home.inside, "LD_LIBRARY_PATH=/.singularity.d/libs", "PS1=Apptainer> ",
+		`PROMPT_COMMAND=PS1="Apptainer> "; unset PROMPT_COMMAND`, "APPTAINER_COMMAND=" + p.verb, "APPTAINER_APPNAME=" + p.app,
+	}
+	for _, prefix := range []string{"APPTAINER_", "SINGULARITY_"} {
+		env = append(env, prefix+"CONTAINER="+container, prefix+"NAME="+path.Base(container),
+			prefix+"BIND="+strings.Join(binds, ","), prefix+"ENVIRONMENT=/.singularity.d/env/91-environment.sh")
+	}
+	if !box.Has("/bin/sh") { // the command alone
+		if p.verb != "exec" {
+			return nil, nil, fmt.Errorf("%s: the image has no shell: berth exec runs a command of it", p.image)
+		}
+		program, err := p.findProgram(box)
+		return append([]string{program}, p.command[1:]...), append(append(env, p.variables.host...), devices...), err
+	}
+	if err := box.Create(scriptPath, p.text(devices)); err != nil {
+		return nil, nil, err
+	}
+	return append([]string{"/bin/sh", scriptPath}, p.command...), env, nil
+}
+
+// findProgram returns the path of the command's program.
+func (p *plan) findProgram(box *enter.Container) (string, error) {
+	name := p.command[0]
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	for dir := range strings.SplitSeq(defaultPath, ":") {
+		if box.Has(dir + "/" + name) {
+			return dir + "/" + name, nil
+		}
+	}
+	return "", fmt.Errorf("%q: there is no such program in the image", name)
+}
+
+// text returns the script.
+func (p *plan) text(devices []string) []byte {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	// The image's scripts run in an environment without the host's variables, which then fill what the image hasn't set.
+	line(`for berth_script in /.singularity.d/env/*.sh; do if [ -f "$berth_script" ]; then . "$berth_script"; fi; done`)
+	line(`unset berth_script`)
+	line(`if [ ! -d /.singularity.d/env ] && [ -f /environment ]; then . /environment; fi`)
+	for _, kv := range p.variables.host {
+		name, value, _ := strings.Cut(kv, "=")
+		line(`if [ -z "${%s+set}" ]; then export %s=%s; fi`, name, name, quote(value))
+	}
+	if len(p.variables.host) > 0 {
+		line(`export USER_PATH=%s`, quote(os.Getenv("PATH")+":/bin:/usr/bin:/sbin:/usr/sbin:/usr/local/bin:/usr/local/sbin"))
+	}
+	for _, kv := range p.variables.set {
+		name, value, _ := strings.Cut(kv, "=")
+		text := quote(value)
+		if p.variables.eval {
+			text = quoteExpanded(value)
+		}
+		switch name {
+		case "PREPEND_PATH":
+			line(`export PATH=%s:"$PATH"`, text)
+		case "APPEND_PATH":
+			line(`export PATH="$PATH":%s`, text)
+		case "LD_LIBRARY_PATH":
+			line(`export LD_LIBRARY_PATH=%s:/.singularity.d/libs`, text)
+		case "PS1":
+			line(`export PS1=%s PROMPT_COMMAND='PS1="'"$PS1"'"; unset PROMPT_COMMAND'`, text)
+		default:
+			line(`export %s=%s`, name, text)
+		}
+	}
+	for _, kv := range devices {
+		name, value, _ := strings.Cut(kv, "=")
+		line(`export %s=%s`, name, quote(value))
+	}
+	switch p.verb {
+	case "exec":
+		line(`case "$1" in`)
+		line(`*/*) ;;`)
+		line(`*) if ! command -v -- "$1" >/dev/null; then echo "berth: $1: executable file not found in \$PATH" >&2; exit 127; fi ;;`)
+		line(`esac`)
+		line(`exec "$@"`)
+	case "run":
+		if p.app != "" {
+			line(`if [ -x /scif/apps/%[1]s/scif/runscript ]; then exec /scif/apps/%[1]s/scif/runscript "$@"; fi`, quote(p.app))
+			line(`echo "berth: the image has no app "%s >&2; exit 1`, quote(p.app))
+		}
+		line(`if [ -x /.singularity.d/runscript ]; then exec /.singularity.d/runscript "$@"; fi`)
+		line(`echo 'berth: the image has no runscript; executing /bin/sh' >&2`)
+		line(`exec /bin/sh "$@"`)
+	default:
+		if p.shell != "" {
+			line(`if [ -x %[1]s ]; then exec %[1]s "$@"; fi`, quote(p.shell))
+		}
+		line(`if [ -x /bin/bash ]; then export SHELL=/bin/bash PS1="Apptainer $APPTAINER_NAME:\\w> "; exec /bin/bash --norc "$@"; fi`)
+		line(`export SHELL=/bin/sh; exec /bin/sh "$@"`)
+	}
+	return []byte(b.String())
+}
+
+// quote returns text as a word of a shell.
+func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// quoteExpanded returns text as a word in which a shell expands variables and commands.
+func quoteExpanded(text string) string {
+	return `"` + strings.NewReplacer(`"`, `\"`).Replace(text) + `"`
+}

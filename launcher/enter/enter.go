@@ -1,0 +1,328 @@
+// Package enter makes this process a process of an image: it mounts a root file system of the image, binds directories and devices of the
+// host, and executes a program there. There is no runtime, no monitor and no second process: the program has this process's pid, terminal,
+// signals, file descriptors and cgroup, as under Apptainer.
+//
+// The process is alone in a mount namespace of its own, so nothing has to be unmounted: the mounts end with its last descendant. It has
+// CAP_SYS_ADMIN there, as root of the machine or in a user namespace ([userns.Keep]). The calls below are made from one goroutine, which is locked
+// to its thread before [Open]. Needs Linux 5.12 (mount_setattr).
+package enter
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/mounttree"
+	"github.com/berth-gpu/berth/launcher/overlay"
+)
+
+// Options of a root file system.
+type Options struct {
+	// Image is the image's root: a detached mount, or nil for the directory Dir.
+	Image *os.File
+	Dir   string
+	// Session is an existing directory of the host. A tmpfs of at most Size bytes hides it in this process's mount namespace. The
+	// tmpfs has what is written to the root file system.
+	Session string
+	Size    int64
+	// InPlace means that writes go to Dir.
+	InPlace bool
+	// Mounts are made in this order: bind mounts and file systems without a source. Missing are those whose destination is missing then.
+	Mounts, Missing []specs.Mount
+}
+
+// Container is an image's root file system that this process has not entered yet.
+type Container struct {
+	// Root is its directory. [Container.Enter] closes it.
+	Root    *os.File
+	session string
+}
+
+// Open mounts an image's root file system. It can be written to until [Container.SetReadOnly].
+func Open(o Options) (*Container, error) {
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return nil, fmt.Errorf("make mounts private: %w", err)
+	}
+	mounts, err := openMounts(o.Mounts) // before there are mounts on the host's directories
+	if err != nil {
+		return nil, err
+	}
+	missing, err := openMounts(o.Missing)
+	if err != nil {
+		return nil, err
+	}
+	session, err := mounttree.NewTmpfs(o.Size, 0o755)
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close() // attached by then, or of no use
+	for _, name := range []string{"image", "upper", "work", "root"} {
+		if err := unix.Mkdirat(int(session.Fd()), name, 0o755); err != nil {
+			return nil, fmt.Errorf("make the container's directories: %w", err)
+		}
+	}
+	at, err := os.OpenFile(o.Session, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer at.Close() // an O_PATH descriptor
+	if err := mounttree.Attach(session, at); err != nil {
+		return nil, err
+	}
+	c := &Container{session: o.Session}
+	image := c.in("image")
+	if o.Image == nil {
+		err = overlay.BindMount(image, o.Dir)
+	} else {
+		err = attachAt(o.Image, image)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if o.InPlace {
+		err = overlay.BindMount(c.in("root"), image)
+	} else {
+		err = overlay.Mount(c.in("root"), overlay.Layers{Lower: []string{image}, Upper: c.in("upper"), Work: c.in("work")})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.Root, err = inroot.OpenRoot(c.in("root")); err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		if err := c.attach(m); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range missing {
+		if c.Has(m.Destination) {
+			continue
+		}
+		if err := c.attach(m); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// openMounts returns detached mounts. They end with this process or with its next program, unless they are attached.
+func openMounts(mounts []specs.Mount) (all []mounttree.Bind, err error) {
+	for _, m := range mounts {
+		b, err := openTree(m)
+		if err != nil {
+			return nil, fmt.Errorf("mount %s: %w", m.Destination, err)
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+func openTree(m specs.Mount) (mounttree.Bind, error) {
+	if m.Type == "bind" || m.Type == "" {
+		return mounttree.CloneBind(m)
+	}
+	tree, err := mounttree.New(m)
+	return mounttree.Bind{Mount: m, Tree: tree, IsDir: true}, err
+}
+
+// attach attaches a detached mount at its destination, which is created if it is missing.
+func (c *Container) attach(b mounttree.Bind) error {
+	defer b.Tree.Close() // attached by then, or of no use
+	at, err := c.openTarget(b.Destination, b.IsDir)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", b.Destination, err)
+	}
+	defer at.Close() // an O_PATH descriptor
+	return mounttree.Attach(b.Tree, at)
+}
+
+func (c *Container) in(name string) string { return filepath.Join(c.session, name) }
+
+func attachAt(tree *os.File, path string) error {
+	at, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer at.Close() // an O_PATH descriptor
+	return mounttree.Attach(tree, at)
+}
+
+// WriteFile creates a file outside of the root file system, to be bound into it, and returns its path.
+func (c *Container) WriteFile(name string, data []byte) (string, error) {
+	p := c.in(name)
+	return p, os.WriteFile(p, data, 0o644) //nolint:gosec // all processes of the container may read it
+}
+
+// Create creates an executable file in the root file system.
+func (c *Container) Create(name string, data []byte) error {
+	dir, err := c.openDir(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // an O_PATH descriptor
+	return inroot.Replace(dir, path.Base(name), data, 0o755, inroot.Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())})
+}
+
+// Symlink creates a symbolic link in the root file system unless there is such a file.
+func (c *Container) Symlink(target, name string) error {
+	dir, err := c.openDir(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // an O_PATH descriptor
+	if err := unix.Symlinkat(target, int(dir.Fd()), path.Base(name)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return &fs.PathError{Op: "symlink", Path: name, Err: err}
+	}
+	return nil
+}
+
+// Mount makes a mount of the container. Its source can't be hidden by this process's mounts: see [Options].
+func (c *Container) Mount(m specs.Mount) error {
+	b, err := openTree(m)
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", m.Destination, err)
+	}
+	return c.attach(b)
+}
+
+// Mask hides a path as OCI runtimes do: /dev/null is bound to a file, and an empty directory to a directory. A missing path needs no mask.
+func (c *Container) Mask(name string) error {
+	at, err := inroot.Open(c.Root, name, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer at.Close() // an O_PATH descriptor
+	st, err := at.Stat()
+	if err != nil {
+		return err
+	}
+	empty := mounttree.NewEmpty
+	if !st.IsDir() {
+		empty = func() (*os.File, error) { return mounttree.Clone("/dev/null", false) }
+	}
+	tree, err := empty()
+	if err != nil {
+		return err
+	}
+	defer tree.Close() // attached by then, or of no use
+	return mounttree.Attach(tree, at)
+}
+
+// Has reports whether there is a file of this path in the container.
+func (c *Container) Has(name string) bool {
+	f, err := inroot.Open(c.Root, name, 0)
+	if err == nil {
+		f.Close() // an O_PATH descriptor
+	}
+	return err == nil
+}
+
+// openDir opens a directory of the container, and creates what is missing of its path.
+func (c *Container) openDir(name string) (*os.File, error) {
+	f, err := inroot.Open(c.Root, name, unix.O_DIRECTORY)
+	if !errors.Is(err, fs.ErrNotExist) || name == "/" {
+		return f, err
+	}
+	parent, err := c.openDir(path.Dir(name))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close() // an O_PATH descriptor
+	if err := inroot.Mkdir(parent, path.Base(name), 0o755); err != nil {
+		return nil, err
+	}
+	return inroot.Open(parent, path.Base(name), unix.O_DIRECTORY|unix.O_NOFOLLOW)
+}
+
+// openTarget opens the target of a mount, and creates it if it is missing.
+func (c *Container) openTarget(name string, isDir bool) (*os.File, error) {
+	name = path.Clean("/" + name)
+	f, err := inroot.Open(c.Root, name, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && isDir:
+		return c.openDir(name)
+	case errors.Is(err, fs.ErrNotExist):
+		return c.createTarget(name)
+	case err != nil:
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && st.IsDir() != isDir {
+		err = errors.New("the image has a directory where a file is to be mounted, or a file for a directory")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// createTarget creates an empty file.
+func (c *Container) createTarget(name string) (*os.File, error) {
+	parent, err := c.openDir(path.Dir(name))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close() // an O_PATH descriptor
+	fd, err := unix.Openat(int(parent.Fd()), path.Base(name), unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, &fs.PathError{Op: "make", Path: name, Err: err}
+	}
+	_ = unix.Close(fd) // nothing was written
+	return inroot.Open(parent, path.Base(name), unix.O_NOFOLLOW)
+}
+
+// SetReadOnly makes the root file system read-only; mounts in it stay as they are.
+func (c *Container) SetReadOnly() error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, c.in("root"), 0, &attr); err != nil {
+		return fmt.Errorf("make the root file system read-only: %w", err)
+	}
+	return nil
+}
+
+// Enter makes the root file system that of this process, with the first of the directories that can be entered as its working
+// directory, or else "/", which it returns. The error is that of the first directory.
+func (c *Container) Enter(dirs ...string) (at string, err error) {
+	defer c.Root.Close() // an O_PATH descriptor
+	root := "/proc/self/fd/" + strconv.Itoa(int(c.Root.Fd()))
+	if err := os.Chdir(root); err != nil {
+		return "", err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return "", fmt.Errorf("enter the root file system: %w", err)
+	}
+	// The host's root is mounted over the new one, and the working directory is in it.
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return "", fmt.Errorf("leave the host's root file system: %w", err)
+	}
+	for _, dir := range append(dirs, "/") {
+		e := os.Chdir(dir)
+		if e == nil {
+			return dir, err
+		}
+		if err == nil {
+			err = e
+		}
+	}
+	return "", err
+}
+
+// Exec executes a program in place of this process without capabilities. The environment decides nothing here. It returns only an error.
+func Exec(program string, argv, env []string) error {
+	if err := dropPrivileges(); err != nil {
+		return err
+	}
+	return &os.PathError{Op: "execute", Path: program, Err: unix.Exec(program, argv, env)}
+}

@@ -1,0 +1,181 @@
+// Package imagemount mounts the squashfs of an image for a user without root, once for all tasks that use it at a time.
+//
+// A holder process is root of a user namespace of the user's. It starts squashfuse_ll, which serves the files, and gives a copy of
+// the mount to each process of the user that asks at its socket. A copy is a detached mount: the process attaches it in a mount
+// namespace of its own, and it lasts until the last process there has ended. The holder ends when those who asked have ended and nobody
+// has asked for some seconds; squashfuse_ll ends with the last copy. Files of root in the image belong to the user, and those of
+// others to nobody.
+//
+// Nothing else has to be cleaned up: the next who asks replaces the socket of a holder that was killed.
+package imagemount
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/lock"
+)
+
+// ErrNoServer means that there is no squashfuse_ll.
+var ErrNoServer = errors.New("there is no squashfuse_ll: install squashfuse")
+
+// Source is a squashfs in a file.
+type Source struct {
+	File   *os.File
+	Offset int64 // of the squashfs in the file, in bytes
+}
+
+// key names the source among those of a user. A file that is changed or replaced is another one.
+func (s Source) key() (string, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(s.File.Fd()), &st); err != nil {
+		return "", &fs.PathError{Op: "stat", Path: s.File.Name(), Err: err}
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %d.%d %d.%d %d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec, s.Offset))
+	return hex.EncodeToString(sum[:16]), nil
+}
+
+// Client asks for mounts. Its methods may be called by many processes at once.
+type Client struct {
+	// Dir is a directory of this user's, for sockets.
+	Dir string
+	// Holder returns the command of a new holder, without descriptors: it calls [Serve] as root of a new user namespace.
+	Holder func() *exec.Cmd
+	// Owner is part of the names of mounts: those of another owner are other mounts. A process of a lease has its own.
+	Owner string
+}
+
+// Mount returns a detached read-only mount of the source. The holder knows from this process whether the mount is in use.
+func (c Client) Mount(ctx context.Context, s Source) (*os.File, error) {
+	key, err := s.key()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	socket := filepath.Join(c.Dir, key+c.Owner)
+	// A holder may end while it is asked.
+	const tries = 5
+	for range tries {
+		var tree *os.File
+		if tree, err = ask(socket); err == nil {
+			return tree, nil
+		}
+		if err := c.start(ctx, socket, s); err != nil {
+			return nil, fmt.Errorf("mount %s: %w", s.File.Name(), err)
+		}
+	}
+	return nil, fmt.Errorf("mount %s: %w", s.File.Name(), err)
+}
+
+// ask asks the holder at the socket.
+func ask(socket string) (*os.File, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() // nothing is written
+	if err := conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
+		return nil, err
+	}
+	text, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+	n, m, _, _, err := conn.ReadMsgUnix(text, rights)
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 || m == 0 {
+		return nil, io.ErrUnexpectedEOF
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:m])
+	if err != nil {
+		return nil, err
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return nil, io.ErrUnexpectedEOF
+	}
+	unix.CloseOnExec(fds[0])
+	return os.NewFile(uintptr(fds[0]), "image"), nil
+}
+
+// answerTime is how long a holder may take to answer: it does nothing else.
+const answerTime = 10 * time.Second
+
+// start starts a holder unless another process has done so meanwhile.
+func (c Client) start(ctx context.Context, socket string, s Source) (err error) {
+	l, err := lock.Create(ctx, lockOf(socket), 0o600, lock.Exclusive)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if conn, err := net.Dial("unix", socket); err == nil {
+		return conn.Close()
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	listener.SetUnlinkOnClose(false)
+	socketFile, err := listener.File()
+	if err := errors.Join(err, listener.Close()); err != nil {
+		return err
+	}
+	defer socketFile.Close() // a copy
+	ready, readyEnd, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	cmd := c.Holder()
+	cmd.ExtraFiles = []*os.File{s.File, socketFile, readyEnd}
+	cmd.Args = append(cmd.Args, strconv.FormatInt(s.Offset, 10), socket)
+	cmd.Dir = "/"
+	err = cmd.Start()
+	_ = readyEnd.Close() // a copy
+	if err != nil {
+		return err
+	}
+	go func() { _ = cmd.Wait() }() // it has told what went wrong, or lives longer than this process
+	said, err := io.ReadAll(io.LimitReader(ready, maxError))
+	switch {
+	case err != nil:
+		return err
+	case string(said) == readyMessage:
+		return nil
+	case len(said) == 0:
+		return errors.New("the process that holds the mount was killed")
+	}
+	return errors.New(string(said))
+}
+
+// lockOf returns the lock of the directory of a socket, under which sockets are created and removed.
+func lockOf(socket string) string { return filepath.Join(filepath.Dir(socket), "lock") }
+
+const (
+	readyMessage = "ready"
+	maxError     = 4096 // bytes
+)
+
+// Descriptors of a holder, behind the first three.
+const (
+	imageFD = iota + 3
+	socketFD
+	readyFD
+)
