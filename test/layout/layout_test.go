@@ -93,8 +93,8 @@ func TestOrderInGPU(t *testing.T) {
 // none of them.
 func TestVerbsStayApart(t *testing.T) {
 	const above = module + "/cmd/berth/"
-	verbs := []string{"run", "task", "lease", "images", "node", "setup", "guard", "doctor"}
-	shared := []string{"othertools", "verb", "helper", "output", "engines", "backend", "rootless", "waiting"} // each may import those before it
+	verbs := []string{"run", "apptainer", "task", "lease", "images", "node", "setup", "guard", "doctor"}
+	shared := []string{"othertools", "verb", "helper", "output", "engines", "backend", "rootless", "waiting", "leasing"} // each may import those before it
 	for _, p := range packages(t) {
 		own, ok := strings.CutPrefix(p.ImportPath, above)
 		if !ok {

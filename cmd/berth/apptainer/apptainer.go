@@ -18,7 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/cmd/berth/lease"
+	"github.com/berth-gpu/berth/cmd/berth/leasing"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
@@ -90,7 +90,7 @@ func runVerb(c *cli.Context) error {
 	if verb.IsHelped() {
 		return becomeCommand(c, conf, wanted, true)
 	}
-	if os.Geteuid() == 0 && os.Getenv(imageVariable) != "" && os.Getenv("BERTH_LEASE") != "" { // the child of lease.Hold
+	if os.Geteuid() == 0 && os.Getenv(imageVariable) != "" && os.Getenv("BERTH_LEASE") != "" { // the child of leasing.Hold
 		return becomeCommand(c, conf, wanted, true)
 	}
 	img, err := openImage(c.Args().First())
@@ -120,7 +120,11 @@ func runVerb(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return lease.Hold(c, node, wanted, os.Args)
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return leasing.Hold(c, node, wanted, self, os.Args)
 }
 
 // imageVariable is the environment variable by which the process inside finds the image: the number of a file descriptor of its mount or

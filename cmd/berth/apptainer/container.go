@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/leasing"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
-	"github.com/berth-gpu/berth/cmd/berth/run"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/inroot"
@@ -51,7 +51,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		if !inNamespace {
 			session = nil
 		}
-		if err := run.Connect(c, conf, &o, session); err != nil {
+		if err := leasing.Connect(c, conf, &o, session); err != nil {
 			return err
 		}
 	}

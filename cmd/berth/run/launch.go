@@ -21,6 +21,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/helper"
+	"github.com/berth-gpu/berth/cmd/berth/leasing"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
@@ -40,7 +41,7 @@ type launchRequest struct {
 	Gang   *launcher.GangOptions `json:",omitempty"`
 	// Devices are the words of a request, "" for none.
 	Devices string
-	Lease   leaseTerms
+	Lease   leasing.Terms
 	Hint    commandHint
 }
 
@@ -56,7 +57,7 @@ const (
 // newLaunchRequest returns the request of a command line for the devices of r. With devices, a detached task or gang can't
 // have those of the lease of a berth alloc around this process.
 func newLaunchRequest(c *cli.Context, r request.Request) (launchRequest, error) {
-	terms := leaseTerms{Wait: waiting.Limit(c), Outer: os.Getenv("BERTH_LEASE"), Detached: c.Bool("detach")}
+	terms := leasing.Terms{Wait: waiting.Limit(c), Outer: os.Getenv("BERTH_LEASE"), Detached: c.Bool("detach")}
 	if terms.Detached && terms.Outer != "" {
 		if !r.IsZero() {
 			return launchRequest{}, fmt.Errorf("a detached task would outlive the lease %s of the berth alloc around this process; unset BERTH_LEASE to take one of its own", terms.Outer)
@@ -301,9 +302,9 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 	switch {
 	case err != nil:
 	case inNamespace:
-		err = connectBroker(c.Context, conf, o, session, r.Lease)
+		err = leasing.ConnectBroker(c.Context, conf, o, session, r.Lease)
 	default:
-		err = connectLedger(c.Context, conf, o, r.Lease)
+		err = leasing.ConnectLedger(c.Context, conf, o, r.Lease)
 	}
 	if err != nil {
 		return verb.ExitBerth, err

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/berth-gpu/berth/cmd/berth/leasing"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
@@ -32,8 +33,8 @@ func TestLaunchRequestRoundTrip(t *testing.T) {
 		},
 	}
 	for name, want := range map[string]launchRequest{
-		"task": {Config: "/etc/c", Task: &o, Devices: "2", Lease: leaseTerms{Wait: -1, Outer: "a", Detached: true}, Hint: commandHint{Command: "sh"}},
-		"gang": {Config: "/etc/c", Devices: "1;1", Lease: leaseTerms{Network: "none"}, Gang: &launcher.GangOptions{
+		"task": {Config: "/etc/c", Task: &o, Devices: "2", Lease: leasing.Terms{Wait: -1, Outer: "a", Detached: true}, Hint: commandHint{Command: "sh"}},
+		"gang": {Config: "/etc/c", Devices: "1;1", Lease: leasing.Terms{Network: "none"}, Gang: &launcher.GangOptions{
 			Options: o, Server: "/b", Viewer: tasks.Process{PID: 1, Start: 2},
 			Ranks:  []launcher.Rank{{Options: o, Role: "rank", Index: 1, Part: 1, Sees: []int{0, 1}, InWorld: 1}},
 			Stores: []tasks.GangStore{{Port: 7, Scopes: map[string]int{"a": 2}}},

@@ -1,4 +1,4 @@
-package run
+package leasing
 
 import (
 	"context"

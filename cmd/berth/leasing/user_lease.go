@@ -1,4 +1,6 @@
-package run
+// Package leasing connects a launch with devices: those of a lease of its own, which this process takes from the ledger or for a user from the
+// broker, or those of the lease of a berth alloc around it. It also runs commands of the host with a lease (Hold).
+package leasing
 
 import (
 	"context"
@@ -26,7 +28,7 @@ type userLease struct {
 	ownLease
 	session *helper.Session
 	group   *string // the cgroup of the lease, once there is one
-	// detached is leaseTerms.Detached: the process outside doesn't end the lease.
+	// detached is Terms.Detached: the process outside doesn't end the lease.
 	detached bool
 }
 
@@ -63,15 +65,15 @@ func (l userLease) Release(context.Context, ledger.Lease) error { return nil }
 // Connect sets o.Devices and o.Place for a process that gets the devices of o.Request: those of a lease of its own, or of the berth alloc around it.
 // session is that of a user without root, nil for root.
 func Connect(c *cli.Context, conf berth.Config, o *launcher.Options, session *helper.Session) error {
-	terms := leaseTerms{Wait: waiting.Limit(c), Outer: os.Getenv("BERTH_LEASE")}
+	terms := Terms{Wait: waiting.Limit(c), Outer: os.Getenv("BERTH_LEASE")}
 	if session == nil {
-		return connectLedger(c.Context, conf, o, terms)
+		return ConnectLedger(c.Context, conf, o, terms)
 	}
-	return connectBroker(c.Context, conf, o, session, terms)
+	return ConnectBroker(c.Context, conf, o, session, terms)
 }
 
-// connectBroker sets o.Devices and o.Place for a launch by root of a user namespace.
-func connectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, session *helper.Session, terms leaseTerms) error {
+// ConnectBroker sets o.Devices and o.Place for a launch by root of a user namespace.
+func ConnectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, session *helper.Session, terms Terms) error {
 	node, err := berth.Open(conf)
 	if err != nil {
 		return err
