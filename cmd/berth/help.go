@@ -32,7 +32,7 @@ func examples() map[string][]example {
 			{"berth apptainer exec --nv pytorch.sif python train.py", "run a command with one free GPU"},
 			{"berth apptainer exec --gpus 2 -B /data:/data:ro pytorch.sif python train.py", "two GPUs, and a directory of the host"},
 		},
-		"apptainer run":   {{"berth apptainer run --nv pytorch.sif --epochs 3", "run what the image was made for"}},
+		"apptainer run":   {{"berth apptainer run --nv pytorch.sif resnet50", "run what the image was made for"}},
 		"apptainer shell": {{"berth apptainer shell --nv pytorch.sif", "a shell with one free GPU"}},
 		"stop":            {{"berth stop train", "ask a task to end, and kill it after its grace period"}},
 		"kill":            {{"berth kill --signal HUP train", "send a signal to a task"}},
