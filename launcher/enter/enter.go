@@ -35,8 +35,11 @@ type Options struct {
 	Size    int64
 	// InPlace means that writes go to Dir.
 	InPlace bool
-	// Mounts are made in this order: bind mounts and file systems without a source. Missing are those whose destination is missing then.
-	Mounts, Missing []specs.Mount
+	// Mounts are made in this order: bind mounts and file systems without a source. Later are made by [Container.MountLater], and
+	// then those of Missing whose destination is missing. All sources are opened first, and can't be hidden by this process's mounts.
+	Mounts, Later, Missing []specs.Mount
+	// Files are created in the top directory of the root file system, whatever the image has there. There are none with InPlace.
+	Files map[string][]byte
 }
 
 // Container is an image's root file system that this process has not entered yet.
@@ -44,6 +47,9 @@ type Container struct {
 	// Root is its directory. [Container.Enter] closes it.
 	Root    *os.File
 	session string
+	// own are the numbers of file systems in which files may be created for mounts: links of the image can lead to directories of the host.
+	own            map[uint64]bool
+	later, missing []mounttree.Bind
 }
 
 // Open mounts an image's root file system. It can be written to until [Container.SetReadOnly].
@@ -55,8 +61,11 @@ func Open(o Options) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	missing, err := openMounts(o.Missing)
-	if err != nil {
+	c := &Container{session: o.Session, own: map[uint64]bool{}}
+	if c.later, err = openMounts(o.Later); err != nil {
+		return nil, err
+	}
+	if c.missing, err = openMounts(o.Missing); err != nil {
 		return nil, err
 	}
 	session, err := mounttree.NewTmpfs(o.Size, 0o755)
@@ -77,7 +86,6 @@ func Open(o Options) (*Container, error) {
 	if err := mounttree.Attach(session, at); err != nil {
 		return nil, err
 	}
-	c := &Container{session: o.Session}
 	image := c.in("image")
 	if o.Image == nil {
 		err = overlay.BindMount(image, o.Dir)
@@ -85,6 +93,9 @@ func Open(o Options) (*Container, error) {
 		err = attachAt(o.Image, image)
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := c.fillUpper(image, o.Files); err != nil {
 		return nil, err
 	}
 	if o.InPlace {
@@ -98,20 +109,80 @@ func Open(o Options) (*Container, error) {
 	if c.Root, err = inroot.OpenRoot(c.in("root")); err != nil {
 		return nil, err
 	}
-	for _, m := range mounts {
-		if err := c.attach(m); err != nil {
-			return nil, err
+	if err := c.addOwn(c.Root); err != nil {
+		return nil, err
+	}
+	return c, c.attachAll(mounts)
+}
+
+// fillUpper gives the directory for writes the image's permissions, and files.
+func (c *Container) fillUpper(image string, files map[string][]byte) error {
+	st, err := os.Stat(image)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(c.in("upper"), st.Mode().Perm()); err != nil {
+		return err
+	}
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(c.in("upper"), name), data, 0o755); err != nil { //nolint:gosec // all processes of the container may execute it
+			return err
 		}
 	}
-	for _, m := range missing {
+	return nil
+}
+
+// addOwn lets files be created in a file system.
+func (c *Container) addOwn(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	c.own[st.Dev] = true
+	return nil
+}
+
+// checkOwn returns an error unless files may be created in a directory.
+func (c *Container) checkOwn(dir *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return fmt.Errorf("stat %s: %w", dir.Name(), err)
+	}
+	if c.own != nil && !c.own[st.Dev] {
+		return errors.New("a link of the image leads to a directory of the host")
+	}
+	return nil
+}
+
+// MountLater makes the mounts of Options.Later and Missing. Their destinations are the user's: they may be in directories of the host.
+func (c *Container) MountLater() error {
+	c.own = nil
+	if err := c.attachAll(c.later); err != nil {
+		return err
+	}
+	for _, m := range c.missing {
 		if c.Has(m.Destination) {
 			continue
 		}
 		if err := c.attach(m); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return c, nil
+	return nil
+}
+
+func (c *Container) attachAll(mounts []mounttree.Bind) error {
+	for _, m := range mounts {
+		if m.Type != "bind" {
+			if err := c.addOwn(m.Tree); err != nil {
+				return err
+			}
+		}
+		if err := c.attach(m); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // openMounts returns detached mounts. They end with this process or with its next program, unless they are attached.
@@ -160,16 +231,6 @@ func attachAt(tree *os.File, path string) error {
 func (c *Container) WriteFile(name string, data []byte) (string, error) {
 	p := c.in(name)
 	return p, os.WriteFile(p, data, 0o644) //nolint:gosec // all processes of the container may read it
-}
-
-// Create creates an executable file in the root file system.
-func (c *Container) Create(name string, data []byte) error {
-	dir, err := c.openDir(path.Dir(name))
-	if err != nil {
-		return err
-	}
-	defer dir.Close() // an O_PATH descriptor
-	return inroot.Replace(dir, path.Base(name), data, 0o755, inroot.Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())})
 }
 
 // Symlink creates a symbolic link in the root file system unless there is such a file.
@@ -231,56 +292,79 @@ func (c *Container) Has(name string) bool {
 
 // openDir opens a directory of the container, and creates what is missing of its path.
 func (c *Container) openDir(name string) (*os.File, error) {
-	f, err := inroot.Open(c.Root, name, unix.O_DIRECTORY)
-	if !errors.Is(err, fs.ErrNotExist) || name == "/" {
-		return f, err
-	}
-	parent, err := c.openDir(path.Dir(name))
-	if err != nil {
-		return nil, err
-	}
-	defer parent.Close() // an O_PATH descriptor
-	if err := inroot.Mkdir(parent, path.Base(name), 0o755); err != nil {
-		return nil, err
-	}
-	return inroot.Open(parent, path.Base(name), unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	return c.openTarget(name, true)
 }
 
 // openTarget opens the target of a mount, and creates it if it is missing.
 func (c *Container) openTarget(name string, isDir bool) (*os.File, error) {
-	name = path.Clean("/" + name)
-	f, err := inroot.Open(c.Root, name, 0)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && isDir:
-		return c.openDir(name)
-	case errors.Is(err, fs.ErrNotExist):
-		return c.createTarget(name)
-	case err != nil:
-		return nil, err
+	// Source: the kernel follows at most 40 links (path_resolution(7)).
+	for range 40 {
+		name = path.Clean("/" + name)
+		f, err := inroot.Open(c.Root, name, 0)
+		if err == nil {
+			err = checkKind(f, isDir)
+			return f, err
+		}
+		if !errors.Is(err, fs.ErrNotExist) || name == "/" {
+			return nil, err
+		}
+		f, next, err := c.createTarget(name, isDir)
+		if err != nil || f != nil {
+			return f, err
+		}
+		name = next
 	}
-	st, err := f.Stat()
-	if err == nil && st.IsDir() != isDir {
-		err = errors.New("the image has a directory where a file is to be mounted, or a file for a directory")
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	return nil, &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
 }
 
-// createTarget creates an empty file.
-func (c *Container) createTarget(name string) (*os.File, error) {
+func checkKind(f *os.File, isDir bool) error {
+	st, err := f.Stat()
+	if err == nil && st.IsDir() != isDir {
+		err = errors.New("the container has a directory where a file is to be mounted, or a file for a directory")
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return nil
+}
+
+// createTarget creates an empty file or directory. If there is a link that leads nowhere, it returns the path where it leads.
+func (c *Container) createTarget(name string, isDir bool) (f *os.File, next string, err error) {
 	parent, err := c.openDir(path.Dir(name))
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer parent.Close() // an O_PATH descriptor
-	fd, err := unix.Openat(int(parent.Fd()), path.Base(name), unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
-	if err != nil {
-		return nil, &fs.PathError{Op: "make", Path: name, Err: err}
+	base := path.Base(name)
+	var link [unix.PathMax]byte
+	if n, err := unix.Readlinkat(int(parent.Fd()), base, link[:]); err == nil {
+		target := string(link[:n])
+		if !path.IsAbs(target) {
+			target = path.Join(path.Dir(name), target)
+		}
+		return nil, target, nil
 	}
-	_ = unix.Close(fd) // nothing was written
-	return inroot.Open(parent, path.Base(name), unix.O_NOFOLLOW)
+	if err := c.checkOwn(parent); err != nil {
+		return nil, "", err
+	}
+	if isDir {
+		err = inroot.Mkdir(parent, base, 0o755)
+	} else {
+		err = createFile(parent, base)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	f, err = inroot.Open(parent, base, unix.O_NOFOLLOW)
+	return f, "", err
+}
+
+func createFile(dir *os.File, name string) error {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return &fs.PathError{Op: "make", Path: name + " in " + dir.Name(), Err: err}
+	}
+	return unix.Close(fd)
 }
 
 // SetReadOnly makes the root file system read-only; mounts in it stay as they are.

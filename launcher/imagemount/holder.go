@@ -49,7 +49,7 @@ func removeSocket(ctx context.Context, socket string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	if conn, err := net.Dial("unix", socket); err == nil {
+	if conn, err := dial(socket); err == nil {
 		return conn.Close()
 	}
 	if err := os.Remove(socket); !errors.Is(err, fs.ErrNotExist) {
@@ -256,9 +256,8 @@ func waitEnd(pidfd *os.File) {
 	if err != nil {
 		return
 	}
-	tries := 0
-	_ = raw.Read(func(uintptr) bool { // a closed pidfd means the end, too
-		tries++
-		return tries > 1 // it is called again when the pidfd can be read, which means that the process has ended
+	_ = raw.Read(func(fd uintptr) bool { // a closed pidfd means the end, too
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
+		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 	})
 }

@@ -44,7 +44,9 @@ func (s Source) key() (string, error) {
 	if err := unix.Fstat(int(s.File.Fd()), &st); err != nil {
 		return "", &fs.PathError{Op: "stat", Path: s.File.Name(), Err: err}
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %d.%d %d.%d %d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec, s.Offset))
+	// The kernel shows a mount to processes of the holder's user and group alone (FUSE).
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %d.%d %d.%d %d %d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec,
+		s.Offset, os.Getegid()))
 	return hex.EncodeToString(sum[:16]), nil
 }
 
@@ -84,7 +86,7 @@ func (c Client) Mount(ctx context.Context, s Source) (*os.File, error) {
 
 // ask asks the holder at the socket.
 func ask(socket string) (*os.File, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	conn, err := dial(socket)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +114,24 @@ func ask(socket string) (*os.File, error) {
 	return os.NewFile(uintptr(fds[0]), "image"), nil
 }
 
+func dial(socket string) (conn *net.UnixConn, err error) {
+	err = withAddress(socket, func(a *net.UnixAddr) (err error) {
+		conn, err = net.DialUnix("unix", nil, a)
+		return err
+	})
+	return conn, err
+}
+
+// withAddress calls use with the address of a socket, whose path may be longer than the 107 bytes of an address (unix(7)).
+func withAddress(socket string, use func(*net.UnixAddr) error) error {
+	dir, err := os.OpenFile(filepath.Dir(socket), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // an O_PATH descriptor
+	return use(&net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(socket)), Net: "unix"})
+}
+
 // answerTime is how long a holder may take to answer: it does nothing else.
 const answerTime = 10 * time.Second
 
@@ -122,13 +142,17 @@ func (c Client) start(ctx context.Context, socket string, s Source) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	if conn, err := net.Dial("unix", socket); err == nil {
+	if conn, err := dial(socket); err == nil {
 		return conn.Close()
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	var listener *net.UnixListener
+	err = withAddress(socket, func(a *net.UnixAddr) (err error) {
+		listener, err = net.ListenUnix("unix", a)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -98,19 +98,20 @@ func runVerb(c *cli.Context) error {
 		return err
 	}
 	defer img.close()
+	if c.Bool("writable") && !img.isDir {
+		return errors.New("--writable: SIF files never change; --writable-tmpfs keeps changes in memory")
+	}
 	passed, err := img.pass(c.Context, conf)
 	if err != nil {
 		return err
 	}
-	defer passed.Close() // a copy
-	variable := imageVariable + "=" + strconv.Itoa(int(passed.Fd()))
 	if os.Geteuid() != 0 {
-		return rootless.RunAsSelf(c, conf, variable)
+		return rootless.RunAsSelf(c, conf, imageVariable+"="+passed, groupsVariable+"="+formatGroups())
 	}
 	if err := verb.NeedHost(); err != nil {
 		return err
 	}
-	if err := os.Setenv(imageVariable, strconv.Itoa(int(passed.Fd()))); err != nil {
+	if err := os.Setenv(imageVariable, passed); err != nil {
 		return err
 	}
 	if wanted.IsZero() || os.Getenv("BERTH_LEASE") != "" {
@@ -127,9 +128,12 @@ func runVerb(c *cli.Context) error {
 	return leasing.Hold(c, node, wanted, self, os.Args)
 }
 
-// imageVariable is the environment variable by which the process inside finds the image: the number of a file descriptor of its mount or
-// directory.
-const imageVariable = "BERTH_IMAGE"
+// imageVariable is the environment variable by which the process inside finds the image: the number of a file descriptor of its mount, or
+// directoryImage.
+const (
+	imageVariable  = "BERTH_IMAGE"
+	directoryImage = "directory"
+)
 
 // devicesRequest returns the request of the devices' flags: --nv alone is one GPU, or in a berth alloc all that it has leased.
 func devicesRequest(c *cli.Context) (request.Request, error) {

@@ -40,12 +40,6 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if err != nil {
 		return err
 	}
-	fd, err := strconv.Atoi(os.Getenv(imageVariable)) // set by runVerb
-	if err != nil {
-		return fmt.Errorf("environment variable %s: %w", imageVariable, err)
-	}
-	unix.CloseOnExec(fd)
-	img := os.NewFile(uintptr(fd), "image")
 	o := launcher.Options{Request: wanted}
 	if !wanted.IsZero() {
 		if !inNamespace {
@@ -55,19 +49,20 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 			return err
 		}
 	}
-	plan, err := newPlan(c)
+	plan, err := newPlan(c, !wanted.IsZero())
 	if err != nil {
 		return err
 	}
+	umask := unix.Umask(0) // modes are exact
 	where := enter.Options{
-		Image: img, Session: filepath.Join(conf.TaskState(), "session"), Size: sessionSize, InPlace: c.Bool("writable"),
-		Mounts: append(plan.systemMounts(), plan.binds...), Missing: plan.cwdMounts(),
+		Session: filepath.Join(conf.TaskState(), "session"), Size: sessionSize, InPlace: c.Bool("writable"),
+		Mounts: plan.systemMounts(), Later: plan.binds, Missing: plan.cwdMounts(), Files: map[string][]byte{scriptName: plan.script()},
+	}
+	if err := plan.openImage(&where); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(where.Session, 0o700); err != nil {
 		return err
-	}
-	if isDirectory(plan.image) {
-		where.Image, where.Dir = nil, "/proc/self/fd/"+strconv.Itoa(fd)
 	}
 
 	runtime.LockOSThread() // mount namespace, privileges and parent's death belong to the thread
@@ -87,7 +82,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	config := &specs.Spec{
 		Version: specs.Version,
 		Root:    &specs.Root{Path: "/"},
-		Process: &specs.Process{User: specs.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Args: plan.command, NoNewPrivileges: true}, //nolint:gosec // not negative
+		Process: &specs.Process{User: specs.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Args: plan.words, NoNewPrivileges: true}, //nolint:gosec // not negative
 		Linux:   &specs.Linux{Resources: &specs.LinuxResources{}},
 	}
 	if err := prepare(config, box.Root); err != nil {
@@ -99,7 +94,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if err := plan.build(box, config); err != nil {
 		return err
 	}
-	argv, env, err := plan.script(box, config.Process.Env)
+	argv, env, err := plan.command(box, config.Process.Env)
 	if err != nil {
 		return err
 	}
@@ -113,7 +108,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		dirs = dirs[:1]
 	}
 	if c.Bool("no-umask") {
-		unix.Umask(0o022)
+		umask = 0o022
 	}
 	at, err := box.Enter(dirs...)
 	switch {
@@ -122,6 +117,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	case err != nil:
 		verb.PrintError(fmt.Sprintf("the working directory %s is not in the container; it is %s", plan.cwd, at))
 	}
+	unix.Umask(umask)
 	verb.SettleInterrupts(c.Context) // later signals are for the command
 	if err := c.Err(); err != nil {
 		return err
@@ -137,6 +133,22 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	return enter.Exec(argv[0], argv, env)
 }
 
+// openImage sets the image of the container: a directory, or the mount that the process outside has passed on.
+func (p *plan) openImage(o *enter.Options) error {
+	passed := os.Getenv(imageVariable)
+	if passed == directoryImage {
+		o.Dir = p.image
+		return nil
+	}
+	fd, err := strconv.Atoi(passed)
+	if err != nil {
+		return fmt.Errorf("environment variable %s: %w", imageVariable, err)
+	}
+	unix.CloseOnExec(fd)
+	o.Image = os.NewFile(uintptr(fd), "image")
+	return nil
+}
+
 func isDirectory(name string) bool {
 	st, err := os.Stat(name)
 	return err == nil && st.IsDir()
@@ -147,7 +159,7 @@ func acquire(c *cli.Context, o *launcher.Options, p *plan) (prepare func(*specs.
 	if o.Devices == nil {
 		return func(*specs.Spec, *os.File) error { return nil }, nil
 	}
-	owner := ledger.Owner{EntryPoint: "run", Name: filepath.Base(p.image), UID: os.Getuid(), Command: strings.Join(p.command, " ")}
+	owner := ledger.Owner{EntryPoint: "run", Name: filepath.Base(p.image), UID: os.Getuid(), Command: strings.Join(p.words, " ")}
 	lease, err := o.Devices.Acquire(c.Context, owner, o.Request, func() {})
 	return func(s *specs.Spec, root *os.File) error {
 		_, err := o.Devices.Prepare(c.Context, lease, s, root)
@@ -165,6 +177,9 @@ func (p *plan) build(box *enter.Container, config *specs.Spec) error {
 		}
 	}
 	if err := p.mountAccounts(box); err != nil {
+		return err
+	}
+	if err := box.MountLater(); err != nil {
 		return err
 	}
 	for _, d := range config.Linux.Devices {
@@ -223,11 +238,12 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 			add(name, bind(name, name, "nosuid", "nodev"))
 		}
 	}
-	home := bind(p.home.outside, p.home.inside, "nosuid", "nodev")
-	if p.contained && !p.home.chosen {
-		home = tmpfs(p.home.inside, "mode=755", "size=64m")
+	switch {
+	case p.contained && !p.home.chosen:
+		add("home", tmpfs(p.home.inside, "mode=755", "size=64m"))
+	case p.home.chosen || isDirectory(p.home.outside): // some accounts have none
+		add("home", bind(p.home.outside, p.home.inside, "nosuid", "nodev"))
 	}
-	add("home", home)
 	for _, name := range []string{"/tmp", "/var/tmp"} {
 		if p.contained {
 			add("tmp", tmpfs(name, "mode=1777", "size=64m"))
@@ -250,10 +266,9 @@ func (p *plan) cwdMounts() []specs.Mount {
 
 // mountAccounts mounts files in which the image's users and groups have this user too, and the resolver's file.
 func (p *plan) mountAccounts(box *enter.Container) error {
-	groups, _ := os.Getgroups() // none
 	for _, f := range []struct{ name, line string }{
 		{"passwd", fmt.Sprintf("%s:x:%d:%d:%s:%s:%s", p.user.name, os.Getuid(), os.Getgid(), p.user.gecos, p.home.inside, p.user.shell)},
-		{"group", groupLines(p.user.name, append([]int{os.Getgid()}, groups...))},
+		{"group", groupLines(p.user.name, p.groups)},
 	} {
 		data, err := inroot.ReadFile(box.Root, "/etc/"+f.name, maxAccounts)
 		if err != nil {
@@ -304,11 +319,7 @@ func addLines(data []byte, lines string) []byte {
 
 // groupLines returns the lines of /etc/group for groups of the host, of which the user is a member.
 func groupLines(name string, ids []int) (lines string) {
-	slices.Sort(ids[1:])
-	for i, id := range slices.Compact(ids) {
-		if i > 0 && id == ids[0] {
-			continue
-		}
+	for _, id := range ids {
 		lines += fmt.Sprintf("%s:x:%d:%s\n", groupName(id), id, name)
 	}
 	return lines

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -63,22 +64,30 @@ func openImage(name string) (image, error) {
 	if err != nil {
 		return image{}, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
 	}
+	if os.Geteuid() == 0 && st.Mode().Perm()&0o004 == 0 {
+		return image{}, errors.Join(fmt.Errorf("%s: root's images are read by the user nobody, who may not read this one: chmod o+r", name), f.Close())
+	}
 	i.offset = file.Root.Offset
 	return i, nil
 }
 
-// pass returns a file for the process inside: the directory, or a mount of the SIF file's root file system. That process inherits it.
-func (i image) pass(ctx context.Context, conf berth.Config) (*os.File, error) {
+// pass returns the value of imageVariable for the process inside. For a SIF file it is the number of a file descriptor of a mount of its root file
+// system, which the programs that this process starts inherit.
+func (i image) pass(ctx context.Context, conf berth.Config) (string, error) {
 	if i.isDir {
-		return rootless.Inherit(i.file)
+		return directoryImage, nil
 	}
 	client := imagemount.Client{Dir: filepath.Join(conf.TaskState(), "images"), Owner: os.Getenv("BERTH_LEASE"), Holder: holderCommand}
 	tree, err := client.Mount(ctx, imagemount.Source{File: i.file, Offset: i.offset})
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer tree.Close() // a copy
-	return rootless.Inherit(tree)
+	passed, err := rootless.Inherit(tree)
+	if err != nil {
+		return "", err
+	}
+	return strconv.Itoa(passed), nil
 }
 
 // holdVerb is the hidden verb of [HoldCommand].

@@ -22,12 +22,13 @@ import (
 
 // plan is what the command line and the environment ask for.
 type plan struct {
-	verb    string
-	image   string // as it was given
-	command []string
-	user    account
-	home    homeDir
-	cwd     string
+	verb   string
+	image  string   // as it was given
+	words  []string // behind the image
+	user   account
+	groups []int // of the host
+	home   homeDir
+	cwd    string
 	// mustCwd: the working directory is the command line's and not the caller's.
 	mustCwd   bool
 	contained bool
@@ -48,20 +49,21 @@ type homeDir struct {
 	chosen          bool // by --home
 }
 
-func newPlan(c *cli.Context) (*plan, error) {
+// newPlan reads the command line. devices says whether there will be a lease.
+func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	p := &plan{
-		verb: c.Command.Name, image: c.Args().First(), command: c.Args().Tail(), contained: c.Bool("contain") || isSet("CONTAIN"),
+		verb: c.Command.Name, groups: readGroups(), image: c.Args().First(), words: c.Args().Tail(), contained: c.Bool("contain") || isSet("CONTAIN"),
 		without: splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), variable("SHELL")),
 	}
-	if len(p.command) > 0 && p.command[0] == "--" {
-		p.command = p.command[1:]
+	if len(p.words) > 0 && p.words[0] == "--" {
+		p.words = p.words[1:]
 	}
 	p.user = findAccount()
 	var err error
-	if p.cwd, err = os.Getwd(); err != nil {
-		return nil, fmt.Errorf("the working directory: %w", err)
+	if p.cwd, err = os.Getwd(); err != nil { // it was removed
+		p.cwd = p.user.dir
 	}
-	if c.Bool("no-home") || isSet("NO_HOME") {
+	if c.Bool("no-home") || isSet("NO_HOME") || path.Clean(p.user.dir) == "/" && !c.IsSet("home") {
 		p.without = append(p.without, "home")
 	}
 	if p.home, err = chooseHome(cmp.Or(c.String("home"), variable("HOME")), p.user.dir); err != nil {
@@ -77,7 +79,30 @@ func newPlan(c *cli.Context) (*plan, error) {
 		return nil, err
 	}
 	p.variables, err = readVariables(c)
+	if devices { // the device nodes say what there is
+		p.variables.host = slices.DeleteFunc(p.variables.host, func(kv string) bool { return strings.HasPrefix(kv, "CUDA_VISIBLE_DEVICES=") })
+	}
 	return p, err
+}
+
+// groupsVariable is the environment variable by which the process inside knows the user's groups: its user namespace has only one.
+const groupsVariable = "BERTH_GROUPS"
+
+// formatGroups returns the value of groupsVariable.
+func formatGroups() string {
+	groups, _ := os.Getgroups() // none
+	return strings.Trim(fmt.Sprint(groups), "[]")
+}
+
+// readGroups returns the groups of this process's user, the first one first.
+func readGroups() []int {
+	all := []int{os.Getgid()}
+	for _, word := range strings.Fields(cmp.Or(os.Getenv(groupsVariable), formatGroups())) {
+		if id, err := strconv.Atoi(word); err == nil && !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	return all
 }
 
 func findAccount() account {
@@ -97,8 +122,8 @@ func chooseHome(words, own string) (homeDir, error) {
 	if !found {
 		inside = outside
 	}
-	if !path.IsAbs(outside) || !path.IsAbs(inside) {
-		return homeDir{}, fmt.Errorf("--home %s: a home directory is an absolute path", words)
+	if !path.IsAbs(outside) || !path.IsAbs(inside) || path.Clean(inside) == "/" {
+		return homeDir{}, fmt.Errorf("--home %s: a home directory is an absolute path below /", words)
 	}
 	return homeDir{outside, path.Clean(inside), true}, nil
 }
@@ -203,6 +228,9 @@ func newBind(flag, source, target string, options []string) (specs.Mount, error)
 		if !slices.Contains(bindOptions(), o) {
 			return specs.Mount{}, fmt.Errorf("%s: option %q is not known: there are ro and rw", flag, o)
 		}
+	}
+	if path.Clean(target) == "/" {
+		return specs.Mount{}, fmt.Errorf("%s: nothing can be mounted over the container's root", flag)
 	}
 	if !path.IsAbs(target) {
 		return specs.Mount{}, fmt.Errorf("%s: %s is not an absolute path in the container", flag, target)

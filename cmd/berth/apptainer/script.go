@@ -5,19 +5,20 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/launcher/enter"
 )
 
-// scriptPath is the script that sets the container's environment and executes the command.
-const scriptPath = "/.singularity.d/berth"
+// scriptName is the name of the script that sets the container's environment and executes the command. It is in the container's top directory.
+const scriptName = ".berth"
 
 // defaultPath is PATH before the image's scripts. Source: apptainer(1) 1.4 as it behaves.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// script writes the script, and returns the program to execute, its arguments and environment. devices are the environment variables of the lease.
-func (p *plan) script(box *enter.Container, devices []string) (argv, env []string, err error) {
+// command returns the program to execute, its arguments and environment. devices are the environment variables of the lease.
+func (p *plan) command(box *enter.Container, devices []string) (argv, env []string, err error) {
 	container := p.image
 	if abs, err := filepath.Abs(p.image); err == nil {
 		container = abs
@@ -39,17 +40,14 @@ func (p *plan) script(box *enter.Container, devices []string) (argv, env []strin
 			return nil, nil, fmt.Errorf("%s: the image has no shell: berth exec runs a command of it", p.image)
 		}
 		program, err := p.findProgram(box)
-		return append([]string{program}, p.command[1:]...), append(append(env, p.variables.host...), devices...), err
+		return append([]string{program}, p.words[1:]...), slices.Concat(env, p.variables.host, p.variables.set, devices), err
 	}
-	if err := box.Create(scriptPath, p.text(devices)); err != nil {
-		return nil, nil, err
-	}
-	return append([]string{"/bin/sh", scriptPath}, p.command...), env, nil
+	return append([]string{"/bin/sh", "/" + scriptName}, p.words...), append(env, devices...), nil
 }
 
 // findProgram returns the path of the command's program.
 func (p *plan) findProgram(box *enter.Container) (string, error) {
-	name := p.command[0]
+	name := p.words[0]
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
@@ -61,14 +59,15 @@ func (p *plan) findProgram(box *enter.Container) (string, error) {
 	return "", fmt.Errorf("%q: there is no such program in the image", name)
 }
 
-// text returns the script.
-func (p *plan) text(devices []string) []byte {
+// script returns the script.
+func (p *plan) script() []byte {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	// The image's scripts run in an environment without the host's variables, which then fill what the image hasn't set.
-	line(`for berth_script in /.singularity.d/env/*.sh; do if [ -f "$berth_script" ]; then . "$berth_script"; fi; done`)
-	line(`unset berth_script`)
-	line(`if [ ! -d /.singularity.d/env ] && [ -f /environment ]; then . /environment; fi`)
+	line(`berth_source() { . "$1"; }`) // a function has arguments of its own, which a script may change
+	line(`for berth_script in /.singularity.d/env/*.sh; do if [ -f "$berth_script" ]; then berth_source "$berth_script"; fi; done`)
+	line(`if [ ! -d /.singularity.d/env ] && [ -f /environment ]; then berth_source /environment; fi`)
+	line(`unset berth_script; unset -f berth_source`)
 	for _, kv := range p.variables.host {
 		name, value, _ := strings.Cut(kv, "=")
 		line(`if [ -z "${%s+set}" ]; then export %s=%s; fi`, name, name, quote(value))
@@ -94,10 +93,6 @@ func (p *plan) text(devices []string) []byte {
 		default:
 			line(`export %s=%s`, name, text)
 		}
-	}
-	for _, kv := range devices {
-		name, value, _ := strings.Cut(kv, "=")
-		line(`export %s=%s`, name, quote(value))
 	}
 	switch p.verb {
 	case "exec":
@@ -129,5 +124,5 @@ func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\'
 
 // quoteExpanded returns text as a word in which a shell expands variables and commands.
 func quoteExpanded(text string) string {
-	return `"` + strings.NewReplacer(`"`, `\"`).Replace(text) + `"`
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 }

@@ -90,8 +90,8 @@ func runByNsenter(c *cli.Context, conf berth.Config, namespace *os.File, env ...
 	if err != nil {
 		return verb.WithBerthCode(err)
 	}
-	defer passed.Close() // a copy
-	args := append([]string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", passed.Fd()), "--preserve-credentials", "--", self}, os.Args[1:]...)
+	defer func() { _ = unix.Close(passed) }() // a copy
+	args := append([]string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", passed), "--preserve-credentials", "--", self}, os.Args[1:]...)
 	return runChild(c, conf, exec.Cmd{Path: nsenter, Args: args, Env: append(os.Environ(), env...)}, unix.SIGTERM)
 }
 
@@ -103,15 +103,18 @@ func RunAsSelf(c *cli.Context, conf berth.Config, env ...string) error {
 	return runChild(c, conf, cmd, unix.SIGKILL)
 }
 
-// Inherit returns a copy of a file that programs inherit which this process starts. Its number is none of those that the caller of this
+// Inherit returns the number of a copy of a file that programs inherit which this process starts. It is none of those that the caller of this
 // process may have chosen for files of its own, such as PMI's.
-func Inherit(f *os.File) (*os.File, error) {
-	const first = 100
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD, first)
-	if err != nil {
-		return nil, fmt.Errorf("pass on %s: %w", f.Name(), err)
+func Inherit(f *os.File) (fd int, err error) {
+	const first, low = 100, 10
+	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD, first)
+	if errors.Is(err, unix.EINVAL) { // the limit of open files is lower
+		fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD, low)
 	}
-	return os.NewFile(uintptr(fd), f.Name()), nil
+	if err != nil {
+		return -1, fmt.Errorf("pass on %s: %w", f.Name(), err)
+	}
+	return fd, nil
 }
 
 // mountsVariable is an environment variable of a child that makes a mount namespace for itself.
@@ -159,9 +162,9 @@ func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, atDeath syscall.S
 	if err != nil {
 		return verb.WithBerthCode(err)
 	}
-	cmd.Env = append(cmd.Env, verb.HelperVariable+"="+strconv.Itoa(int(passed.Fd())))
+	cmd.Env = append(cmd.Env, verb.HelperVariable+"="+strconv.Itoa(passed))
 	err = verb.RunSelf(c.Context, cmd, atDeath)
-	_ = passed.Close() // a copy
+	_ = unix.Close(passed) // a copy
 	lease, left := outside.Stop()
 	if refused := explainRefusal(conf.GPUHost().ProcPath(), err); refused != nil {
 		return refused
