@@ -34,7 +34,7 @@ FUZZTIME ?= 20s
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-plan test test-storms test-upgrade test-engines test-gangs model gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
+.PHONY: help build demo demo-plan test test-storms test-upgrade test-engines test-gangs model gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages test-apptainer clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,11 @@ test-packages: deps ## install, upgrade, remove and purge the packages on server
 	@PACKAGES=1 test/deps.sh
 	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null && test/engines/tree.sh users >/dev/null
 	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 60m -json ./test/packages | $(GO) run ./test/audit
+
+test-apptainer: build image ## what a user types with Apptainer, on a server with Debian's; needs root
+	@test "$(ROOT)" = 1 || { echo 'make test-apptainer needs root'; exit 1; }
+	@test/engines/tree.sh users >/dev/null
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -count 1 -json ./test/apptainer | $(GO) run ./test/audit
 
 deps: ## install what is missing of runc, crun, a C compiler and the image tools (root on Debian)
 	@test/deps.sh

@@ -4,7 +4,8 @@
 #   tree.sh forky      .cache/engines/forky: docker, containerd, podman, runc, crun, all of them new
 #   tree.sh bookworm   .cache/engines/bookworm: those of Debian 12, whose docker knows no CDI
 #   tree.sh users      .cache/engines/users: as forky, and the ways in which people without root come
-#                      to a server and start containers there: sshd, cron, at, bubblewrap, Apptainer
+#                      to a server and start containers there: sshd, cron, at, bubblewrap, Apptainer, which
+#                      mounts images with squashfuse, fuse-overlayfs and fuse2fs
 #
 # with systemd, which a host may boot, catatonit, which podman's pods wait in, rpm, and AppArmor's parser: 4.1 and 3.0
 #
@@ -23,7 +24,7 @@ forky) packages=$packages,docker-cli,docker-compose,rpm ;;
 bookworm) ;;
 users)
 	suite=forky more=sid # which alone has Apptainer
-	packages=$packages,docker-cli,passwd,openssh-server,openssh-client,cron,at,bubblewrap,uidmap,libpam-systemd,dbus-user-session,apptainer
+	packages=$packages,docker-cli,passwd,openssh-server,openssh-client,cron,at,bubblewrap,uidmap,libpam-systemd,dbus-user-session,tzdata,squashfuse,fuse-overlayfs,fuse2fs,e2fsprogs,apptainer
 	;;
 *) die "usage: tree.sh forky|bookworm|users" ;;
 esac

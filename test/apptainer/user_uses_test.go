@@ -1,0 +1,26 @@
+package apptainer
+
+var userUses = []use{
+	{name: "id", script: `apptainer exec /images/bare.sif id; apptainer exec /images/debian.sif id`},
+	{name: "name", script: `apptainer exec /images/bare.sif sh -c 'id -un; whoami; echo ~'`},
+	{name: "lines in passwd and group", script: `apptainer exec /images/bare.sif sh -c 'cat /etc/passwd; sort /etc/group; stat -c "%n %A %u:%g" /etc/passwd /etc/group'`},
+	{name: "lines of Debian's passwd and group", script: `apptainer exec /images/debian.sif sh -c 'tail -n 2 /etc/passwd; grep -E "nogroup|ann" /etc/group | sort'`},
+	{name: "identity maps", script: `apptainer exec /images/bare.sif sh -c 'cat /proc/self/uid_map /proc/self/gid_map /proc/self/setgroups'`},
+	{name: "no privileges", script: `apptainer exec /images/bare.sif grep -E '^(Uid|Gid|Groups|Cap.*|NoNewPrivs|Seccomp):' /proc/self/status`},
+	{name: "owners of the image's files", script: `apptainer exec /images/full.sif sh -c 'stat -c "%n %A %u:%g" / /root /data /data/file /bin; cat /data/file'`},
+	{name: "owners of the server's files", script: `apptainer exec /images/full.sif stat -c '%n %A %u:%g' /etc/hosts /proc /sys /dev/null /tmp`},
+	{name: "owner of a new file", script: `apptainer exec /images/bare.sif sh -c 'echo a >made; mkdir -m 750 dir; ln -s made link; stat -c "%n %A %u:%g" made dir link'`},
+	{name: "a file that only root may read", script: `apptainer exec -B /etc/shadow:/data/shadow /images/full.sif cat /data/shadow`},
+	{name: "chown to another user", script: `touch a; apptainer exec /images/bare.sif chown 1:1 a`},
+	{name: "USER of an OCI image is ignored", script: `apptainer exec /images/entry.sif id`},
+	{name: "--fakeroot", script: `apptainer exec --fakeroot /images/bare.sif sh -c 'id; echo $HOME; pwd; touch made'`},
+	{name: "--fakeroot maps", script: `apptainer exec -f /images/bare.sif sh -c 'cat /proc/self/uid_map /proc/self/gid_map; stat -c "%n %A %u:%g" / /root /etc/hosts ~'`},
+	{name: "--fakeroot and chown", script: `touch a; apptainer exec -f /images/bare.sif sh -c 'chown 1:1 a; stat -c %u:%g a'`},
+	{name: "--fakeroot capabilities", script: `apptainer exec -f /images/bare.sif grep -E '^(CapEff|CapBnd|NoNewPrivs):' /proc/self/status`},
+	{name: "--add-caps", script: `apptainer exec --add-caps CAP_NET_RAW /images/bare.sif grep CapEff /proc/self/status`},
+	{name: "--drop-caps", script: `apptainer exec --drop-caps all /images/bare.sif grep CapEff /proc/self/status`},
+	{name: "--security uid", script: `apptainer exec --security uid:0 /images/bare.sif id`},
+	{name: "--userns", script: `apptainer exec -u /images/bare.sif id`},
+	{name: "--no-privs", script: `apptainer exec --no-privs /images/bare.sif id`},
+	{name: "--keep-privs", script: `apptainer exec --keep-privs /images/bare.sif id`},
+}
