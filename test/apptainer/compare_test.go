@@ -31,7 +31,7 @@ const observed = "testdata/apptainer.txt"
 // berth, too, and compares berth with Apptainer.
 func TestUses(t *testing.T) {
 	s := startServer(t)
-	all := slices.Concat(environmentUses, userUses, directoryUses, mountUses, processUses, imageUses, messageUses)
+	all := slices.Concat(environmentUses, userUses, directoryUses, mountUses, processUses, imageUses, gpuUses, messageUses)
 	have := readObserved(t)
 	entries := make([]string, len(all))
 	t.Run("use", func(t *testing.T) { // which ends when all of its parallel tests have ended
@@ -118,7 +118,7 @@ func describeOutcome(u use, o outcome) string {
 var (
 	namespace = regexp.MustCompile(`:\[\d+\]`)
 	// noise are messages of Apptainer about this server's programs, and about unmounting in time.
-	noise = regexp.MustCompile(`^INFO: +(\w+ not found, will not be able|Terminating \w+ after timeout|Timeouts can be caused by)`)
+	noise = regexp.MustCompile(`^INFO: +(\w+ not found, will not be able|Terminating [\w-]+ after timeout|Timeouts can be caused by)`)
 	// message is the beginning of messages of the two programs.
 	message = regexp.MustCompile(`^(INFO: |WARNING: |FATAL: |Error for command |Error: |berth: |$)`)
 	// usage is printed with the message about a wrong command line.

@@ -11,6 +11,7 @@ var directoryUses = []use{
 	{name: "a working directory by a symbolic link", script: `mkdir real; ln -s real link; cd link; apptainer exec /images/bare.sif sh -c 'pwd; pwd -P; echo $PWD'`},
 	{name: "a working directory with a space", script: `mkdir 'a b'; cd 'a b'; apptainer exec /images/bare.sif pwd`},
 	{name: "a working directory that is removed", script: `mkdir gone; cd gone; rmdir ../gone; apptainer exec /images/bare.sif pwd`},
+	{name: "working directories of the system", script: `for d in /usr /opt /mnt /srv /media /boot /usr/lib /var/lib /lib /sbin /sys/class /proc/sys /dev/shm; do cd $d; echo $d: $(apptainer -s exec /images/bare.sif pwd); done`},
 	{name: "--pwd", script: `apptainer exec --pwd /etc /images/bare.sif sh -c 'pwd; echo $PWD'`},
 	{name: "--cwd", script: `apptainer exec --cwd /etc /images/bare.sif pwd`},
 	{name: "--pwd of a missing directory", script: `apptainer exec --pwd /nosuch /images/bare.sif pwd`},

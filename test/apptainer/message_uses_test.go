@@ -17,5 +17,8 @@ var messageUses = []use{
 	{name: "--quiet and --silent", script: `apptainer -q exec -B /nosuch /images/bare.sif true; apptainer -s exec --no-mount nosuch /images/bare.sif echo a; apptainer -s exec /images/bare.sif nosuch`},
 	{name: "APPTAINER variables for flags", script: `mkdir d; APPTAINER_CONTAIN=1 apptainer exec /images/bare.sif ls -A; APPTAINER_PWD=/etc apptainer exec /images/bare.sif pwd; APPTAINER_NO_HOME=1 apptainer exec --pwd / /images/bare.sif ls /home; APPTAINER_WRITABLE_TMPFS=1 apptainer exec /images/bare.sif touch /x`},
 	{name: "SINGULARITY variables for flags", script: `SINGULARITY_CONTAIN=1 apptainer exec /images/bare.sif ls -A`},
-	{name: "--nv without a driver's libraries", script: `apptainer exec --nv /images/bare.sif sh -c 'ls /.singularity.d/libs | wc -l | grep -c .; echo $LD_LIBRARY_PATH'`},
+	{name: "--help of exec", script: `apptainer exec --help | head -n 2; apptainer exec /images/bare.sif true --help`},
+	{name: "--bind with three colons", script: `mkdir d; apptainer exec -B d:/data:ro:rw /images/full.sif true; apptainer exec -B d: /images/full.sif true`},
+	{name: "two writable overlays", script: `mkdir d e; apptainer exec --overlay d --overlay e /images/bare.sif true; apptainer exec --writable-tmpfs --overlay d /images/bare.sif true`},
+	{name: "a bind into proc", script: `mkdir d; apptainer exec -B d:/proc/nosuch /images/full.sif true`},
 }

@@ -59,6 +59,18 @@ var processUses = []use{
 	{name: "cgroup", script: `apptainer exec /images/bare.sif cat /proc/self/cgroup >inside; diff /proc/self/cgroup inside && echo equal; rm inside`},
 	{name: "command line in ps", script: `apptainer exec /images/bare.sif sh -c 'cat /proc/$$/cmdline | tr "\0" " "; echo'; apptainer exec /images/bare.sif cat /proc/self/comm`},
 	{name: "environment in proc", script: `apptainer exec /images/bare.sif sh -c 'cat /proc/$$/environ | tr "\0" "\n" | sort | grep APPTAINER'`},
+	{name: "the parent process", script: `apptainer exec /images/bare.sif sh -c 'echo $PPID' >inside & pid=$!; wait $pid; [ $(cat inside) = $pid ] && echo the launcher; rm inside`},
+	{name: "a reader that ends", script: `apptainer exec /images/bare.sif sh -c 'while echo a; do :; done' | head -n 1`},
+	{name: "much output", script: `apptainer exec /images/bare.sif head -c 20000000 /dev/zero | wc -c`},
+	{name: "much input", script: `head -c 20000000 /dev/zero | apptainer exec /images/bare.sif wc -c`},
+	{name: "input is left for the next program", script: `printf 'one\ntwo\n' | { apptainer exec /images/bare.sif true; cat; }`},
+	{name: "the server's processes", script: `apptainer exec /images/bare.sif sh -c 'kill -0 '$$' && echo seen'; apptainer exec -C /images/bare.sif sh -c '[ -d /proc/'$$' ] || echo not seen'`},
+	{name: "orphans with --pid", script: `apptainer exec --pid /images/bare.sif sh -c '(sh -c "exit 3" & ) ; sleep 0.2; grep -l -s "^State:.Z" /proc/[0-9]*/status; echo end'`},
+	{name: "a program of the home directory", script: `cp /images/plain/bin/busybox .; apptainer exec /images/debian.sif ./busybox echo a; rm busybox`},
+	{name: "glibc's look-ups", script: `apptainer exec /images/debian.sif sh -c 'getent passwd ann; getent group lab; getent hosts ip6-allnodes; echo ~ann'`},
+	{name: "many arguments", script: `apptainer exec /images/bare.sif sh -c 'echo $#' $(seq 10000)`},
+	{name: "arguments with special characters", script: `apptainer exec /images/bare.sif sh -c 'for a; do echo "<$a>"; done' sh 'a  b' '' '$HOME' '"' "'" '\n' '*' 'ä' '
+'`},
 	{name: "ten at a time", script: `for n in 0 1 2 3 4 5 6 7 8 9; do apptainer exec /images/bare.sif echo $n & done | sort`},
 	{name: "one inside the home of another", script: `cp /images/bare.sif .; apptainer exec bare.sif sh -c 'cat bare.sif | wc -c' | grep -c .`},
 }

@@ -84,10 +84,11 @@ func mountFresh() error {
 	)
 }
 
-// writeProgram makes apptainer, which becomes the program, and run-singularity, which the kernel starts for an image file.
+// writeProgram makes apptainer, a link, because a shell would remove variables with odd names, and run-singularity, which
+// the kernel starts for an image file.
 func writeProgram(path string) error {
 	return errors.Join(
-		os.WriteFile(programDir+"/apptainer", fmt.Appendf(nil, "#!/bin/sh\nexec %s \"$@\"\n", path), 0o755),
+		os.Symlink(path, programDir+"/apptainer"),
 		os.WriteFile(programDir+"/run-singularity", fmt.Appendf(nil, "#!/bin/sh\nexec %s run \"$@\"\n", path), 0o755),
 	)
 }

@@ -1,0 +1,20 @@
+package apptainer
+
+// The server's driver is a stub for eight GPUs, which ldconfig knows.
+var gpuUses = []use{
+	{name: "--nv: a program of the driver", script: `apptainer exec --nv /images/debian.sif nvidia-smi -L | cut -d'(' -f1`},
+	{name: "--nv: libraries", script: `apptainer exec --nv /images/debian.sif ls /.singularity.d/libs`},
+	{name: "--nv: libraries can't be written", script: `apptainer exec --nv /images/debian.sif sh -c 'touch /.singularity.d/libs/a; : >>/.singularity.d/libs/libcuda.so.1'`},
+	{name: "--nv: programs", script: `apptainer exec --nv /images/debian.sif sh -c 'ls /usr/bin/nvidia*'; apptainer exec --nv /images/bare.sif ls /usr/bin`},
+	{name: "--nv: LD_LIBRARY_PATH", script: `APPTAINERENV_LD_LIBRARY_PATH=/mine apptainer exec --nv /images/debian.sif sh -c 'echo $LD_LIBRARY_PATH'`},
+	{name: "--nv: devices", script: `apptainer exec --nv /images/bare.sif sh -c 'ls /dev | grep -E "nvidia([0-9]|ctl|-uvm)$"'`},
+	{name: "--nv: devices with --contain", script: `apptainer exec -c --nv /images/bare.sif ls /dev`},
+	{name: "--nv: chosen devices", script: `CUDA_VISIBLE_DEVICES=1,2 NVIDIA_VISIBLE_DEVICES=3 apptainer exec -c --nv /images/bare.sif sh -c 'echo $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES; ls /dev | grep -c "nvidia[0-9]"'`},
+	{name: "--nv: --cleanenv and CUDA_VISIBLE_DEVICES", script: `CUDA_VISIBLE_DEVICES=1 apptainer exec -e --nv /images/bare.sif sh -c 'echo ${CUDA_VISIBLE_DEVICES-unset}'`},
+	{name: "--nv: APPTAINER_NV", script: `APPTAINER_NV=1 apptainer exec /images/bare.sif ls /.singularity.d/libs/libcuda.so.1`},
+	{name: "--nv: other files", script: `apptainer exec --nv /images/bare.sif sh -c 'find /usr/share/vulkan /usr/share/egl /usr/share/glvnd /usr/share/nvidia -type f; ls /run'`},
+	{name: "--nv with run, --app and shell", script: `apptainer run --nv /images/full.sif; echo 'ls /.singularity.d/libs/libcuda.so.1' | apptainer shell --nv /images/bare.sif`},
+	{name: "without --nv", script: `apptainer exec /images/bare.sif ls -A /.singularity.d/libs`},
+	{name: "--nvccli without nvidia-container-cli", script: `apptainer exec --nvccli /images/bare.sif true`},
+	{name: "--rocm without a driver", script: `apptainer exec --rocm /images/bare.sif echo a`},
+}
