@@ -38,8 +38,6 @@ type Options struct {
 	// Mounts are made in this order: bind mounts and file systems without a source. Later are made by [Container.MountLater], and
 	// then those of Missing whose destination is missing. All sources are opened first, and can't be hidden by this process's mounts.
 	Mounts, Later, Missing []specs.Mount
-	// Files are created in the top directory of the root file system, whatever the image has there. There are none with InPlace.
-	Files map[string][]byte
 }
 
 // Container is an image's root file system that this process has not entered yet.
@@ -95,7 +93,11 @@ func Open(o Options) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.fillUpper(image, o.Files); err != nil {
+	st, err := os.Stat(image)
+	if err == nil {
+		err = os.Chmod(c.in("upper"), st.Mode().Perm())
+	}
+	if err != nil {
 		return nil, err
 	}
 	if o.InPlace {
@@ -113,23 +115,6 @@ func Open(o Options) (*Container, error) {
 		return nil, err
 	}
 	return c, c.attachAll(mounts)
-}
-
-// fillUpper gives the directory for writes the image's permissions, and files.
-func (c *Container) fillUpper(image string, files map[string][]byte) error {
-	st, err := os.Stat(image)
-	if err != nil {
-		return err
-	}
-	if err := os.Chmod(c.in("upper"), st.Mode().Perm()); err != nil {
-		return err
-	}
-	for name, data := range files {
-		if err := os.WriteFile(filepath.Join(c.in("upper"), name), data, 0o755); err != nil { //nolint:gosec // all processes of the container may execute it
-			return err
-		}
-	}
-	return nil
 }
 
 // addOwn lets files be created in a file system.
@@ -233,6 +218,19 @@ func (c *Container) WriteFile(name string, data []byte) (string, error) {
 	return p, os.WriteFile(p, data, 0o644) //nolint:gosec // all processes of the container may read it
 }
 
+// CreateFile creates an executable file in a file system of the container's own.
+func (c *Container) CreateFile(name string, data []byte) error {
+	dir, err := c.openDir(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // an O_PATH descriptor
+	if err := c.checkOwn(dir); err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
+	return inroot.Replace(dir, path.Base(name), data, 0o755, inroot.Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}) //nolint:gosec // not negative
+}
+
 // Symlink creates a symbolic link in the root file system unless there is such a file.
 func (c *Container) Symlink(target, name string) error {
 	dir, err := c.openDir(path.Dir(name))
@@ -240,6 +238,9 @@ func (c *Container) Symlink(target, name string) error {
 		return err
 	}
 	defer dir.Close() // an O_PATH descriptor
+	if err := c.checkOwn(dir); err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
 	if err := unix.Symlinkat(target, int(dir.Fd()), path.Base(name)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return &fs.PathError{Op: "symlink", Path: name, Err: err}
 	}

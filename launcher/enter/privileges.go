@@ -1,6 +1,7 @@
 package enter
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -30,7 +31,7 @@ func dropPrivileges() error {
 		if slices.Contains(keep, c) {
 			continue
 		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL { //nolint:errorlint // an errno; an older kernel's last one
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) { // an older kernel has fewer
 			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}

@@ -25,8 +25,8 @@ import (
 // Serve is a holder: it mounts the image and gives copies of the mount to its user's processes, until they have ended and idle has
 // passed. [Client] has started this process with offset, the place of the squashfs in the image, and the path of the socket.
 func Serve(ctx context.Context, offset int64, socket string, idle time.Duration) error {
-	for _, fd := range []int{imageFD, socketFD, readyFD} {
-		unix.CloseOnExec(fd) // the server must not have them
+	if err := closeInherited(); err != nil {
+		return err
 	}
 	ready := os.NewFile(readyFD, "ready")
 	h, err := open(offset)
@@ -34,7 +34,10 @@ func Serve(ctx context.Context, offset int64, socket string, idle time.Duration)
 		_, e := ready.WriteString(err.Error())
 		return errors.Join(err, e, ready.Close())
 	}
-	_, err = ready.WriteString(readyMessage)
+	err = unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0) // from here on others need it, too
+	if err == nil {
+		_, err = ready.WriteString(readyMessage)
+	}
 	if err := errors.Join(err, ready.Close()); err != nil {
 		return errors.Join(err, h.server.Process.Kill())
 	}
@@ -54,6 +57,30 @@ func removeSocket(ctx context.Context, socket string) (err error) {
 	}
 	if err := os.Remove(socket); !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	return nil
+}
+
+// closeInherited closes the files that this process has inherited from the one that has started it, but for those of a holder, which the server doesn't
+// get. All files of Go's runtime are closed on exec.
+func closeInherited() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd < imageFD {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		switch {
+		case err != nil || flags&unix.FD_CLOEXEC != 0: // closed meanwhile, or the runtime's
+		case fd <= readyFD:
+			unix.CloseOnExec(fd)
+		default:
+			_ = unix.Close(fd) // it is another process's
+		}
 	}
 	return nil
 }
@@ -88,16 +115,16 @@ func open(offset int64) (h *holder, err error) {
 		return nil, err
 	}
 	defer fuse.Close() // the server has a copy
-	if h.tree, err = mountFuse(fuse); err != nil {
+	if h.tree, err = mountFuse(fuse, serverUID(image)); err != nil {
 		return nil, err
 	}
 	var said bytes.Buffer
 	// The last word is the mount that it serves, in place of one that it makes. Source: libfuse, fuse_session_mount(3).
 	h.server = exec.Command(program, "-f", "-o", "offset="+strconv.FormatInt(offset, 10), "/proc/self/fd/3", "/dev/fd/4")
 	h.server.ExtraFiles = []*os.File{image, fuse}
-	h.server.Stderr = &said
+	h.server.Stderr, h.server.Env = &said, []string{"PATH=" + ociruntime.Programs}
 	if !userns.IsInside() {
-		h.server.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		h.server.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: serverUID(image), Gid: serverUID(image)}}
 	}
 	if err := h.server.Start(); err != nil {
 		return nil, err
@@ -122,13 +149,13 @@ func open(offset int64) (h *holder, err error) {
 	}
 	go func() {
 		<-ended
-		os.Exit(0) // the mount is dead
+		_ = h.listener.Close() // the mount is dead; serve returns
 	}()
 	return h, nil
 }
 
 // mountFuse returns a detached FUSE mount that the other end of fuse serves. Source: the kernel's Documentation/filesystems/fuse.rst.
-func mountFuse(fuse *os.File) (*os.File, error) {
+func mountFuse(fuse *os.File, uid uint32) (*os.File, error) {
 	fsfd, err := unix.Fsopen("fuse", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("mount an image: %w", err)
@@ -139,8 +166,8 @@ func mountFuse(fuse *os.File) (*os.File, error) {
 		{"subtype", "squashfuse_ll"},
 		{"fd", strconv.Itoa(int(fuse.Fd()))},
 		{"rootmode", "40000"},
-		{"user_id", strconv.Itoa(serverUID())},
-		{"group_id", strconv.Itoa(serverUID())},
+		{"user_id", strconv.FormatUint(uint64(uid), 10)},
+		{"group_id", strconv.FormatUint(uint64(uid), 10)},
 	} {
 		if err := unix.FsconfigSetString(fsfd, o[0], o[1]); err != nil {
 			return nil, fmt.Errorf("mount an image with %s: %w", o[0], err)
@@ -165,17 +192,16 @@ func mountFuse(fuse *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "image"), nil
 }
 
-// serverUID returns the user and the group of the server: this process's, which is root of the user's namespace, or for root of the machine a user
-// without rights, because the server reads what strangers have written.
-func serverUID() int {
-	if userns.IsInside() {
-		return os.Geteuid()
+// serverUID returns the user and the group of the server: this process's, which is root of the user's namespace. For root of the machine it is an id
+// that no account has, another one for each image, because the server reads what strangers have written.
+func serverUID(image *os.File) uint32 {
+	var st unix.Stat_t
+	if userns.IsInside() || unix.Fstat(int(image.Fd()), &st) != nil {
+		return uint32(os.Geteuid()) //nolint:gosec // not negative
 	}
-	return nobody
+	const first, count = 4_290_000_000, 1 << 20
+	return first + uint32((st.Dev*31+st.Ino)%count) //nolint:gosec // below count
 }
-
-// nobody is a user and a group without any right. Source: the uid and gid of nobody and nogroup in all distributions.
-const nobody = 65534
 
 // firstWait is how long a holder waits for the process that has started it.
 const firstWait = 10 * time.Second
@@ -195,7 +221,7 @@ func (h *holder) serve(idle time.Duration) {
 }
 
 func (h *holder) answer(conn *net.UnixConn, idle time.Duration) error {
-	defer conn.Close() // nothing is written
+	defer func() { _ = conn.Close() }() // nothing is written
 	pidfd, err := peerPidfd(conn)
 	if err != nil {
 		return err

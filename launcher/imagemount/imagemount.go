@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
 // ErrNoServer means that there is no squashfuse_ll.
@@ -38,15 +39,16 @@ type Source struct {
 	Offset int64 // of the squashfs in the file, in bytes
 }
 
-// key names the source among those of a user. A file that is changed or replaced is another one.
-func (s Source) key() (string, error) {
+// key names the source among those of a user's processes in one cgroup: a job that is killed or limited takes no mount of others with it. A file
+// that is changed or replaced is another source.
+func (s Source) key(cgroup string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(s.File.Fd()), &st); err != nil {
 		return "", &fs.PathError{Op: "stat", Path: s.File.Name(), Err: err}
 	}
 	// The kernel shows a mount to processes of the holder's user and group alone (FUSE).
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %d.%d %d.%d %d %d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec,
-		s.Offset, os.Getegid()))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %d.%d %d.%d %d %d %s", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec,
+		s.Offset, os.Getegid(), cgroup))
 	return hex.EncodeToString(sum[:16]), nil
 }
 
@@ -56,26 +58,32 @@ type Client struct {
 	Dir string
 	// Holder returns the command of a new holder, without descriptors: it calls [Serve] as root of a new user namespace.
 	Holder func() *exec.Cmd
-	// Owner is part of the names of mounts: those of another owner are other mounts. A process of a lease has its own.
-	Owner string
+	// Cgroup is the content of /proc/self/cgroup.
+	Cgroup string
 }
 
 // Mount returns a detached read-only mount of the source. The holder knows from this process whether the mount is in use.
 func (c Client) Mount(ctx context.Context, s Source) (*os.File, error) {
-	key, err := s.key()
+	key, err := s.key(c.Cgroup)
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	socket := filepath.Join(c.Dir, key+c.Owner)
+	socket := filepath.Join(c.Dir, key)
 	// A holder may end while it is asked.
 	const tries = 5
 	for range tries {
 		var tree *os.File
-		if tree, err = ask(socket); err == nil {
+		if tree, err = ask(ctx, socket); err == nil {
 			return tree, nil
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, fmt.Errorf("mount %s: the process that holds its mount doesn't answer (pgrep -f %s shows it)", s.File.Name(), key)
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
 		if err := c.start(ctx, socket, s); err != nil {
 			return nil, fmt.Errorf("mount %s: %w", s.File.Name(), err)
@@ -85,12 +93,13 @@ func (c Client) Mount(ctx context.Context, s Source) (*os.File, error) {
 }
 
 // ask asks the holder at the socket.
-func ask(socket string) (*os.File, error) {
+func ask(ctx context.Context, socket string) (*os.File, error) {
 	conn, err := dial(socket)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() // nothing is written
+	defer func() { _ = conn.Close() }()                         // nothing is written
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it ends the read
 	if err := conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
 		return nil, err
 	}
@@ -132,8 +141,11 @@ func withAddress(socket string, use func(*net.UnixAddr) error) error {
 	return use(&net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(socket)), Net: "unix"})
 }
 
-// answerTime is how long a holder may take to answer: it does nothing else.
-const answerTime = 10 * time.Second
+// answerTime is how long a holder may take to answer: it does nothing else. startTime is how long the server may take to read the image's beginning.
+const (
+	answerTime = 10 * time.Second
+	startTime  = time.Minute
+)
 
 // start starts a holder unless another process has done so meanwhile.
 func (c Client) start(ctx context.Context, socket string, s Source) (err error) {
@@ -170,17 +182,26 @@ func (c Client) start(ctx context.Context, socket string, s Source) (err error) 
 	cmd := c.Holder()
 	cmd.ExtraFiles = []*os.File{s.File, socketFile, readyEnd}
 	cmd.Args = append(cmd.Args, strconv.FormatInt(s.Offset, 10), socket)
-	cmd.Dir = "/"
+	cmd.Dir, cmd.Env = "/", []string{"PATH=" + ociruntime.Programs}
 	err = cmd.Start()
 	_ = readyEnd.Close() // a copy
 	if err != nil {
 		return err
 	}
 	go func() { _ = cmd.Wait() }() // it has told what went wrong, or lives longer than this process
+	if err := ready.SetReadDeadline(time.Now().Add(startTime)); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })
 	said, err := io.ReadAll(io.LimitReader(ready, maxError))
+	stop()
 	switch {
 	case err != nil:
-		return err
+		_ = cmd.Process.Kill() // it may have ended
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return errors.New("squashfuse_ll doesn't answer")
 	case string(said) == readyMessage:
 		return nil
 	case len(said) == 0:
@@ -189,8 +210,8 @@ func (c Client) start(ctx context.Context, socket string, s Source) (err error) 
 	return errors.New(string(said))
 }
 
-// lockOf returns the lock of the directory of a socket, under which sockets are created and removed.
-func lockOf(socket string) string { return filepath.Join(filepath.Dir(socket), "lock") }
+// lockOf returns the lock under which a socket is created and removed.
+func lockOf(socket string) string { return socket + ".lock" }
 
 const (
 	readyMessage = "ready"

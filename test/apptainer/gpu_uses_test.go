@@ -12,7 +12,7 @@ var gpuUses = []use{
 	{name: "--nv: chosen devices", script: `CUDA_VISIBLE_DEVICES=1,2 NVIDIA_VISIBLE_DEVICES=3 apptainer exec -c --nv /images/bare.sif sh -c 'echo $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES; ls /dev | grep -c "nvidia[0-9]"'`},
 	{name: "--nv: --cleanenv and CUDA_VISIBLE_DEVICES", script: `CUDA_VISIBLE_DEVICES=1 apptainer exec -e --nv /images/bare.sif sh -c 'echo ${CUDA_VISIBLE_DEVICES-unset}'`},
 	{name: "--nv: APPTAINER_NV", script: `APPTAINER_NV=1 apptainer exec /images/bare.sif ls /.singularity.d/libs/libcuda.so.1`},
-	{name: "--nv: other files", script: `apptainer exec --nv /images/bare.sif sh -c 'find /usr/share/vulkan /usr/share/egl /usr/share/glvnd /usr/share/nvidia -type f; ls /run'`},
+	{name: "--nv: other files", script: `apptainer exec --nv /images/bare.sif sh -c 'find /usr/share/vulkan /usr/share/egl /usr/share/glvnd /usr/share/nvidia -type f | sort; ls /run'`},
 	{name: "--nv with run, --app and shell", script: `apptainer run --nv /images/full.sif; echo 'ls /.singularity.d/libs/libcuda.so.1' | apptainer shell --nv /images/bare.sif`},
 	{name: "without --nv", script: `apptainer exec /images/bare.sif ls -A /.singularity.d/libs`},
 	{name: "--nvccli without nvidia-container-cli", script: `apptainer exec --nvccli /images/bare.sif true`},

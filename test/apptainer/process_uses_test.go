@@ -55,7 +55,7 @@ var processUses = []use{
 	{name: "umask with --no-umask", script: `umask 077; apptainer exec --no-umask /images/bare.sif sh -c 'umask; touch a'`},
 	{name: "umask with --containall", script: `umask 027; apptainer exec -C /images/bare.sif umask; apptainer exec -C /images/bare.sif sh -c umask`},
 	{name: "limits", script: `ulimit -Sn 100; ulimit -f 1000; apptainer exec /images/bare.sif sh -c 'ulimit -Sn; ulimit -Hn; ulimit -f' >inside; { ulimit -Sn; ulimit -Hn; ulimit -f; } | diff - inside; rm inside`},
-	{name: "nice value and OOM score", script: `nice -n 5 sh -c 'echo 500 >/proc/self/oom_score_adj; apptainer exec /images/bare.sif sh -c "cut -d\" \" -f19 /proc/self/stat; cat /proc/self/oom_score_adj"'`},
+	{name: "nice value and OOM score", script: `nice -n 40 sh -c 'echo 500 >/proc/self/oom_score_adj; apptainer exec /images/bare.sif sh -c "cut -d\" \" -f19 /proc/self/stat; cat /proc/self/oom_score_adj"'`},
 	{name: "cgroup", script: `apptainer exec /images/bare.sif cat /proc/self/cgroup >inside; diff /proc/self/cgroup inside && echo equal; rm inside`},
 	{name: "command line in ps", script: `apptainer exec /images/bare.sif sh -c 'cat /proc/$$/cmdline | tr "\0" " "; echo'; apptainer exec /images/bare.sif cat /proc/self/comm`},
 	{name: "environment in proc", script: `apptainer exec /images/bare.sif sh -c 'cat /proc/$$/environ | tr "\0" "\n" | sort | grep APPTAINER'`},

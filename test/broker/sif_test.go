@@ -51,19 +51,19 @@ func TestSIF(t *testing.T) {
 		},
 		{"no devices", []string{"exec", image, "sh", "-c", openNodes + "; " + opening}, rig.Said{Out: "\n????????\n"}},
 		{"exit code", []string{"exec", image, "sh", "-c", "exit 7"}, rig.Said{Code: 7}},
-		{"signal", []string{"exec", image, "sh", "-c", "kill -9 $$"}, rig.Said{Code: 137}},
+		{"signal", []string{"exec", image, "sh", "-c", "kill -9 $$"}, rig.Said{Code: -1}},
 		{"home", []string{"exec", "--pwd", h.dir, image, "sh", "-c", "pwd; cat data; echo new >new; echo $HOME"}, rig.Said{}},
 		{"read-only", []string{"exec", image, "touch", "/x"}, rig.Said{Code: 1, Err: "touch: /x: Read-only file system\n"}},
 		{"memory", []string{"exec", "--writable-tmpfs", image, "sh", "-c", "echo x >/bin/x && cat /bin/x"}, rig.Said{Out: "x\n"}},
 		{"runscript", []string{"run", image, "a", "b c"}, rig.Said{Out: "run a b c\n"}},
 		{"order", []string{"exec", "--env", "A=1,C=$HOME", image, "sh", "-c", "echo $A $B $C $D"}, rig.Said{Out: "1 image / host\n"}},
-		{"no program", []string{"exec", image, "nosuch"}, rig.Said{Code: 127, Err: "berth: nosuch: executable file not found in $PATH\n"}},
+		{"no program", []string{"exec", image, "nosuch"}, rig.Said{Code: 255, Err: "berth: nosuch: executable file not found in $PATH\n"}},
 		{
 			"bind",
 			[]string{"exec", "-B", "/etc/hostname:/a/b:ro", image, "sh", "-c", "cmp /a/b /proc/sys/kernel/hostname && touch /a/b"},
 			rig.Said{Code: 1, Err: "touch: /a/b: Read-only file system\n"},
 		},
-		{"no such bind", []string{"exec", "-B", "/nosuch", image, "true"}, rig.Said{Code: 125, Err: "berth: --bind /nosuch: stat /nosuch: no such file or directory\n"}},
+		{"no such bind", []string{"exec", "-B", "/nosuch", image, "true"}, rig.Said{Code: 255, Err: "berth: --bind /nosuch: stat /nosuch: no such file or directory\n"}},
 	} {
 		words := append([]string{"env", "D=host", "B=host", "HOME=" + h.dir}, h.apptainer(tt.words...)[2:]...)
 		got := h.run(alice, words...)
@@ -88,6 +88,21 @@ func TestSIF(t *testing.T) {
 	}
 	if got := h.run(alice, h.apptainer("exec", "--gpus", "8", image, "true")...); got.Code != 75 || !strings.HasPrefix(got.Err, "berth: request 8: 8 asked, 7 of 8 free; held: GPU 0 by daemon") {
 		t.Errorf("too many: %+v", got)
+	}
+	for _, dir := range []string{"image", "image/bin", "image/etc"} { // a directory as image
+		rig.Must(t, os.Mkdir(filepath.Join(h.dir, dir), 0o755))
+		rig.Must(t, os.Chown(filepath.Join(h.dir, dir), alice, alice))
+	}
+	h.Do(t, "cp", "/bin/busybox", h.dir+"/image/bin/sh")
+	h.wantSaid("a directory", h.run(alice, h.apptainer("exec", h.dir+"/image", "sh", "-c", "cd /; echo *; echo x >/new")...),
+		rig.Said{Code: 1, Out: "bin dev etc proc sys tmp var\n", Err: "sh: can't create /new: Read-only file system\n"})
+	h.wantSaid("a directory that is written to", h.run(alice, h.apptainer("exec", "-w", h.dir+"/image", "sh", "-c", "echo x >/new")...), rig.Said{})
+	if data, err := os.ReadFile(filepath.Join(h.dir, "image/new")); string(data) != "x\n" {
+		t.Errorf("written to the directory: %q, %v", data, err)
+	}
+	root := h.Run(t, h.Command(h.Berth, "apptainer", "exec", "--nv", image, "sh", "-c", openNodes+"; id -u; echo x >/proc/sys/kernel/hostname"))
+	if root.Code != 1 || !strings.HasSuffix(root.Out, "\n0\n") || len(root.Out) != 4 || !strings.Contains(root.Err, "Read-only file system") {
+		t.Errorf("root: %+v", root)
 	}
 	if got := h.run(alice, h.words("alloc", "2", "--", h.Berth, "apptainer", "exec", image, "sh", "-c", openNodes)...); got.Code != 0 || len(got.Out) != 3 {
 		t.Errorf("in an alloc of two GPUs: %+v", got)
@@ -123,10 +138,10 @@ func TestSIFMounts(t *testing.T) {
 	if got := servers() - before; got > 1 {
 		t.Errorf("%d processes serve one image", got)
 	}
-	h.Do(t, "sh", "-c", "pkill -9 -u 4711 -f hold-image; true")
+	h.Do(t, "sh", "-c", "pkill -9 -f 'hold-image [0-9]+ "+h.dir+"'; true")
 	h.wantSaid("after the holder was killed", h.run(alice, h.apptainer("exec", image, "echo", "again")...), rig.Said{Out: "again\n"})
 	h.waitForLeases(0)
 	rig.WaitUntil(t, "no process of the image is left", func() bool {
-		return h.Do(t, "sh", "-c", "pgrep -u 4711 -f 'hold-image' || true") == ""
+		return h.Do(t, "sh", "-c", "pgrep -f 'hold-image [0-9]+ "+h.dir+"' || true") == ""
 	})
 }

@@ -162,7 +162,7 @@ func furnish(n *rig.Node, dir string) (place, error) {
 	if err := os.Symlink(image, filepath.Join(p.dir, "image")); err != nil {
 		return p, err
 	}
-	scripts := map[string]string{dir + "/train": "exit 0", "apptainer": `shift 2; exec "$@"`, "python": "exit 0"}
+	scripts := map[string]string{dir + "/train": "exit 0", "apptainer": `shift 2; exec "$@"`, "mpirun": `shift 2; exec "$@"`, "python": "exit 0"}
 	for name, script := range scripts {
 		if err := os.WriteFile(filepath.Join(shared.Dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 			return p, err
@@ -183,6 +183,10 @@ func console(t *testing.T, b block) {
 	}
 	p, err := make()
 	rig.Must(t, err)
+	if b.page == "docs/apptainer.md" {
+		image := rig.MakeSIF(t, "busybox", map[string]string{"bin/python": "#!/bin/sh\n", ".singularity.d/runscript": "#!/bin/sh\n"})
+		rig.Must(t, os.Symlink(image, filepath.Join(p.dir, "pytorch.sif")))
+	}
 	all, err := b.commands()
 	rig.Must(t, err)
 	for _, c := range all {

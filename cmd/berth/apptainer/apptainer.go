@@ -10,12 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/leasing"
@@ -56,9 +59,40 @@ func Command() *cli.Command {
 
 func newVerb(name, usage, args string) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: args, Flags: flags(), OnUsageError: verb.WrongUsage,
-		Action: func(c *cli.Context) error { return verb.WithBerthCode(runVerb(c)) },
+		Name: name, Usage: usage, ArgsUsage: args, Flags: flags(),
+		OnUsageError: func(c *cli.Context, err error, isSub bool) error { return withCode(verb.WrongUsage(c, err, isSub)) },
+		Action:       func(c *cli.Context) error { return withCode(runVerb(c)) },
 	}
+}
+
+// Apptainer's exit codes. The command's own are passed on.
+const (
+	codeFailed = 255
+	codeUsage  = 1
+)
+
+// withCode gives an error Apptainer's exit code. The signal that has ended the command ends this process, too, as there.
+func withCode(err error) error {
+	var exit verb.ExitError
+	var wrong verb.UsageError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &wrong):
+		return verb.WithCode(codeUsage, err)
+	case !errors.As(err, &exit), exit.Code == verb.ExitBerth && exit.Err != nil:
+		return verb.WithCode(codeFailed, err)
+	case exit.Signal != 0 && slices.Contains(endingSignals(), exit.Signal):
+		signal.Reset(exit.Signal)
+		_ = unix.Kill(os.Getpid(), exit.Signal)
+		time.Sleep(time.Second) // another thread may get it; it may be ignored
+	}
+	return err
+}
+
+// endingSignals are those that end this process without a word of Go's runtime.
+func endingSignals() []unix.Signal {
+	return []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGKILL, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGTERM}
 }
 
 // usage says what a verb takes, for a command line without it.

@@ -56,7 +56,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	umask := unix.Umask(0) // modes are exact
 	where := enter.Options{
 		Session: filepath.Join(conf.TaskState(), "session"), Size: sessionSize, InPlace: c.Bool("writable"),
-		Mounts: plan.systemMounts(), Later: plan.binds, Missing: plan.cwdMounts(), Files: map[string][]byte{scriptName: plan.script()},
+		Mounts: plan.systemMounts(), Later: plan.binds, Missing: plan.cwdMounts(),
 	}
 	if err := plan.openImage(&where); err != nil {
 		return err
@@ -98,7 +98,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if err != nil {
 		return err
 	}
-	if !c.Bool("writable-tmpfs") && !c.Bool("writable") {
+	if !c.Bool("writable-tmpfs") && !isSet("WRITABLE_TMPFS") && !c.Bool("writable") {
 		if err := box.SetReadOnly(); err != nil {
 			return err
 		}
@@ -169,6 +169,11 @@ func acquire(c *cli.Context, o *launcher.Options, p *plan) (prepare func(*specs.
 
 // build makes the container's mounts: those of the plan, and those of the spec, which are the lease's.
 func (p *plan) build(box *enter.Container, config *specs.Spec) error {
+	if p.contained {
+		if err := box.Symlink("/dev/pts/ptmx", "/dev/ptmx"); err != nil {
+			return err
+		}
+	}
 	for name, target := range map[string]string{
 		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
 	} {
@@ -177,6 +182,9 @@ func (p *plan) build(box *enter.Container, config *specs.Spec) error {
 		}
 	}
 	if err := p.mountAccounts(box); err != nil {
+		return err
+	}
+	if err := box.CreateFile(scriptPath, p.script()); err != nil {
 		return err
 	}
 	if err := box.MountLater(); err != nil {
@@ -218,9 +226,21 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 	}
 	add("proc", bind("/proc", "/proc"))
 	add("sys", bind("/sys", "/sys"))
+	if os.Geteuid() == 0 { // who could change the machine by these, and leave the cgroup of the lease
+		for _, name := range []string{"/proc/sys", "/proc/sysrq-trigger"} {
+			if _, err := os.Stat(name); err == nil {
+				add("proc", bind(name, name, "ro"))
+			}
+		}
+		add("sys", bind("/sys", "/sys", "ro"))
+	}
 	add("dev", tmpfs("/dev", "mode=755", "size=64m"))
 	if !slices.Contains(p.without, "dev") {
-		for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		names := []string{"null", "zero", "random", "urandom", "tty"}
+		if !p.contained {
+			names = append(names, "full")
+		}
+		for _, name := range names {
 			all = append(all, bind("/dev/"+name, "/dev/"+name, "nosuid"))
 		}
 		if p.contained {
@@ -242,6 +262,7 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 	case p.contained && !p.home.chosen:
 		add("home", tmpfs(p.home.inside, "mode=755", "size=64m"))
 	case p.home.chosen || isDirectory(p.home.outside): // some accounts have none
+		_ = os.MkdirAll(p.home.outside, 0o755) // the mount's error says more
 		add("home", bind(p.home.outside, p.home.inside, "nosuid", "nodev"))
 	}
 	for _, name := range []string{"/tmp", "/var/tmp"} {
@@ -258,7 +279,9 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 func (p *plan) cwdMounts() []specs.Mount {
 	inHome := !slices.Contains(p.without, "home") && (p.cwd == p.home.outside || strings.HasPrefix(p.cwd, p.home.outside+"/"))
 	inTmp := strings.HasPrefix(p.cwd+"/", "/tmp/") || strings.HasPrefix(p.cwd+"/", "/var/tmp/")
-	if p.contained || p.mustCwd || inHome || inTmp || slices.Contains(p.without, "cwd") {
+	// Source: apptainer(1) 1.4 as it behaves.
+	ofSystem := slices.Contains([]string{"/", "/etc", "/bin", "/mnt", "/usr", "/var", "/opt", "/sbin", "/lib", "/lib64"}, p.cwd)
+	if p.contained || p.mustCwd || inHome || inTmp || ofSystem || slices.Contains(p.without, "cwd") {
 		return nil
 	}
 	return []specs.Mount{bind(p.cwd, p.cwd, "nosuid", "nodev")}

@@ -26,7 +26,10 @@ func flags() []cli.Flag {
 		&cli.BoolFlag{Name: "no-eval", Usage: "don't expand values of environment variables"},
 		&cli.BoolFlag{Name: "writable-tmpfs", Usage: "keep changes of the image's files in memory until the end"},
 		&cli.BoolFlag{Name: "writable", Aliases: []string{"w"}, Usage: "write to an image that is a directory"},
-		&cli.BoolFlag{Name: "no-privs", Hidden: true},
+		&cli.BoolFlag{Name: "no-privs", Hidden: true},                       // as always
+		&cli.BoolFlag{Name: "userns", Aliases: []string{"u"}, Hidden: true}, // as always
+		&cli.StringFlag{Name: "drop-caps", Hidden: true},                    // there are none
+		&cli.BoolFlag{Name: "no-init", Hidden: true},                        // there is none
 		&cli.BoolFlag{Name: "no-umask", Usage: "have the umask 0022"},
 		&cli.StringFlag{Name: "app", Usage: "use the image's app `NAME`"},
 		&cli.StringFlag{Name: "shell", Aliases: []string{"s"}, Usage: "let the verb shell run `PATH`"},

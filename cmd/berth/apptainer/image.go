@@ -1,6 +1,7 @@
 package apptainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/imagemount"
 	"github.com/berth-gpu/berth/launcher/sif"
@@ -65,7 +67,7 @@ func openImage(name string) (image, error) {
 		return image{}, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
 	}
 	if os.Geteuid() == 0 && st.Mode().Perm()&0o004 == 0 {
-		return image{}, errors.Join(fmt.Errorf("%s: root's images are read by the user nobody, who may not read this one: chmod o+r", name), f.Close())
+		return image{}, errors.Join(fmt.Errorf("%s: root's images are read by a process without rights, which may not read this one: chmod o+r", name), f.Close())
 	}
 	i.offset = file.Root.Offset
 	return i, nil
@@ -77,10 +79,10 @@ func (i image) pass(ctx context.Context, conf berth.Config) (string, error) {
 	if i.isDir {
 		return directoryImage, nil
 	}
-	client := imagemount.Client{Dir: filepath.Join(conf.TaskState(), "images"), Owner: os.Getenv("BERTH_LEASE"), Holder: holderCommand}
+	client := imagemount.Client{Dir: filepath.Join(conf.TaskState(), "images"), Cgroup: readCgroup(), Holder: holderCommand}
 	tree, err := client.Mount(ctx, imagemount.Source{File: i.file, Offset: i.offset})
 	if err != nil {
-		return "", err
+		return "", cmp.Or(rootless.ExplainRefusal(conf, err), err)
 	}
 	defer tree.Close() // a copy
 	passed, err := rootless.Inherit(tree)
@@ -90,6 +92,12 @@ func (i image) pass(ctx context.Context, conf berth.Config) (string, error) {
 	return strconv.Itoa(passed), nil
 }
 
+// readCgroup returns the cgroups of this process, "" if they can't be read.
+func readCgroup() string {
+	text, _ := smallfile.String("/proc/self/cgroup") // only to tell processes apart
+	return text
+}
+
 // holdVerb is the hidden verb of [HoldCommand].
 const holdVerb = "hold-image"
 
@@ -97,7 +105,7 @@ const holdVerb = "hold-image"
 func holderCommand() *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", holdVerb)
 	cmd.Args[0] = "berth"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL} // until it is ready
 	if os.Geteuid() != 0 {
 		userns.Enter(cmd)
 	}
@@ -114,10 +122,10 @@ func HoldCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			var offset int64
 			if _, err := fmt.Sscan(c.Args().First(), &offset); err != nil {
-				return verb.UsageError{Err: errors.New("only berth exec, run and shell start berth hold-image")}
+				return verb.UsageError{Err: errors.New("only berth apptainer starts berth hold-image")}
 			}
 			pause := idle
-			if os.Getenv("BERTH_LEASE") != "" { // this process keeps the lease from ending
+			if strings.Contains(readCgroup(), "/berth/") { // this process keeps a lease from ending
 				pause = 0
 			}
 			return imagemount.Serve(c.Context, offset, c.Args().Get(1), pause)

@@ -3,8 +3,8 @@ package apptainer
 import (
 	"cmp"
 	"encoding/csv"
-	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"path"
@@ -148,16 +148,23 @@ func (p *plan) readBinds(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		p.binds = append(p.binds, m)
+		p.addBind(m)
 	}
 	for _, w := range append(c.StringSlice("mount"), strings.FieldsFunc(variable("MOUNT"), func(r rune) bool { return r == '\n' })...) {
 		m, err := parseMount(w)
 		if err != nil {
 			return err
 		}
-		p.binds = append(p.binds, m)
+		p.addBind(m)
 	}
 	return nil
+}
+
+// addBind adds a bind mount. Of several at one destination the first is made.
+func (p *plan) addBind(m specs.Mount) {
+	if !slices.ContainsFunc(p.binds, func(o specs.Mount) bool { return o.Destination == m.Destination }) {
+		p.binds = append(p.binds, m)
+	}
 }
 
 // bindOptions are the options of a bind mount, which commas separate, as they separate bind mounts.
@@ -247,60 +254,71 @@ func newBind(flag, source, target string, options []string) (specs.Mount, error)
 
 // variables are environment variables for the container.
 type variables struct {
-	host []string // the host's
-	set  []string // of the command line, and of the variables for containers
-	eval bool     // values of set are expanded in the container
+	host     []string // the host's
+	prefixed []string // of APPTAINERENV_NAME
+	file     string   // lines of shell
+	flags    []string // of --env
+	eval     bool     // values of prefixed and flags are expanded in the container
+	clean    bool     // without those of the host
 }
+
+// maxEnvFile bounds the file of --env-file, in bytes.
+const maxEnvFile = 1 << 20
 
 func readVariables(c *cli.Context) (v variables, err error) {
 	v.eval = !c.Bool("no-eval") && !isSet("NO_EVAL")
-	given := map[string]string{}
-	var order []string
-	set := func(name, value string) {
-		if _, known := given[name]; !known {
-			order = append(order, name)
+	v.clean = c.Bool("cleanenv") || isSet("CLEANENV")
+	set := func(list []string, name, value string) []string {
+		if name == "HOME" {
+			verb.PrintError("HOME isn't set by a variable: --home chooses the home directory")
+			return list
 		}
-		given[name] = value
+		list = slices.DeleteFunc(list, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+		return append(list, name+"="+value)
 	}
-	clean := c.Bool("cleanenv") || isSet("CLEANENV")
 	for _, prefix := range []string{"SINGULARITYENV_", "APPTAINERENV_"} { // the later one wins
 		for _, kv := range os.Environ() {
 			name, value, _ := strings.Cut(kv, "=")
-			if name, ok := strings.CutPrefix(name, prefix); ok && name != "" {
-				set(name, value)
+			if name, ok := strings.CutPrefix(name, prefix); ok && verb.IsVariableName(name) {
+				v.prefixed = set(v.prefixed, name, value)
 			}
 		}
 	}
 	if file := c.String("env-file"); file != "" {
-		entries, err := verb.ReadEntries(c.Context, "env-file", file, os.LookupEnv)
+		data, err := readFile(file, maxEnvFile)
 		if err != nil {
-			return v, err
+			return v, fmt.Errorf("--env-file: %w", err)
 		}
-		for _, kv := range entries {
-			name, value, _ := strings.Cut(kv, "=")
-			set(name, value)
-		}
+		v.file = string(data)
 	}
 	for _, kv := range joinValues(c.StringSlice("env")) {
 		name, value, found := strings.Cut(kv, "=")
 		if !found || !verb.IsVariableName(name) {
 			return v, verb.UsageError{Err: fmt.Errorf("--env %s: a variable is NAME=VALUE", kv)}
 		}
-		set(name, value)
-	}
-	if _, ok := given["HOME"]; ok {
-		return v, errors.New("HOME can't be set by a variable: --home chooses the home directory")
-	}
-	for _, name := range order {
-		v.set = append(v.set, name+"="+given[name])
+		v.flags = set(v.flags, name, value)
 	}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if isPassed(name, clean) && verb.IsVariableName(name) {
+		if isPassed(name, v.clean) && verb.IsVariableName(name) {
 			v.host = append(v.host, kv)
 		}
 	}
 	return v, nil
+}
+
+// readFile reads a file, which may be a pipe, of at most limit bytes.
+func readFile(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", name, limit)
+	}
+	return data, err
 }
 
 // joinValues splits --env A=1,B=2 at commas that begin a new variable.
@@ -327,5 +345,5 @@ func isPassed(name string, clean bool) bool {
 			return false
 		}
 	}
-	return !slices.Contains([]string{"HOME", "PATH", "PS1", "PWD", "OLDPWD", "SHLVL", "_", "LD_LIBRARY_PATH", "PROMPT_COMMAND", "APPTAINER_SHELL", "APPTAINER_APPNAME"}, name)
+	return !slices.Contains([]string{"HOME", "PATH", "PS1", "PWD", "OLDPWD", "_", "LD_LIBRARY_PATH", "PROMPT_COMMAND", "APPTAINER_SHELL", "APPTAINER_APPNAME"}, name)
 }

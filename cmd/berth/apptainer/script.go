@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/enter"
 )
 
-// scriptName is the name of the script that sets the container's environment and executes the command. It is in the container's top directory.
-const scriptName = ".berth"
+// scriptPath is the script that sets the container's environment and executes the command. No file of the image is there.
+const scriptPath = "/dev/.berth"
 
 // defaultPath is PATH before the image's scripts. Source: apptainer(1) 1.4 as it behaves.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -28,8 +28,17 @@ func (p *plan) command(box *enter.Container, devices []string) (argv, env []stri
 		binds = append(binds, m.Destination)
 	}
 	env = []string{
-		"PATH=" + defaultPath, "HOME=" + p.home.inside, "LD_LIBRARY_PATH=/.singularity.d/libs", "PS1=Apptainer> ",
+		"PATH=" + defaultPath, "HOME=" + p.home.inside, "PS1=Apptainer> ",
 		`PROMPT_COMMAND=PS1="Apptainer> "; unset PROMPT_COMMAND`, "APPTAINER_COMMAND=" + p.verb, "APPTAINER_APPNAME=" + p.app,
+	}
+	if p.app != "" {
+		env = append(env, "SINGULARITY_APPNAME="+p.app)
+	}
+	if p.variables.clean {
+		env = append(env, "LANG=C")
+	}
+	if !p.variables.eval {
+		env = append(env, "APPTAINER_NO_EVAL=1", "SINGULARITY_NO_EVAL=1")
 	}
 	for _, prefix := range []string{"APPTAINER_", "SINGULARITY_"} {
 		env = append(env, prefix+"CONTAINER="+container, prefix+"NAME="+path.Base(container),
@@ -40,9 +49,9 @@ func (p *plan) command(box *enter.Container, devices []string) (argv, env []stri
 			return nil, nil, fmt.Errorf("%s: the image has no shell: berth exec runs a command of it", p.image)
 		}
 		program, err := p.findProgram(box)
-		return append([]string{program}, p.words[1:]...), slices.Concat(env, p.variables.host, p.variables.set, devices), err
+		return append([]string{program}, p.words[1:]...), slices.Concat(env, p.variables.host, p.variables.prefixed, p.variables.flags, devices), err
 	}
-	return append([]string{"/bin/sh", "/" + scriptName}, p.words...), append(env, devices...), nil
+	return append([]string{"/bin/sh", scriptPath}, p.words...), append(env, devices...), nil
 }
 
 // findProgram returns the path of the command's program.
@@ -68,14 +77,51 @@ func (p *plan) script() []byte {
 	line(`for berth_script in /.singularity.d/env/*.sh; do if [ -f "$berth_script" ]; then berth_source "$berth_script"; fi; done`)
 	line(`if [ ! -d /.singularity.d/env ] && [ -f /environment ]; then berth_source /environment; fi`)
 	line(`unset berth_script; unset -f berth_source`)
+	line(`for berth_dir in %s; do case ":$PATH:" in *:"$berth_dir":*) ;; *) PATH=$PATH:$berth_dir ;; esac; done; unset berth_dir`, strings.ReplaceAll(defaultPath, ":", " "))
+	line(`export PATH LD_LIBRARY_PATH="${LD_LIBRARY_PATH-/.singularity.d/libs}"`)
+	line(`unset SHLVL SINGULARITY_APPNAME`)
 	for _, kv := range p.variables.host {
 		name, value, _ := strings.Cut(kv, "=")
 		line(`if [ -z "${%s+set}" ]; then export %s=%s; fi`, name, name, quote(value))
 	}
-	if len(p.variables.host) > 0 {
+	if !p.variables.clean {
 		line(`export USER_PATH=%s`, quote(os.Getenv("PATH")+":/bin:/usr/bin:/sbin:/usr/sbin:/usr/local/bin:/usr/local/sbin"))
 	}
-	for _, kv := range p.variables.set {
+	p.setVariables(line, p.variables.prefixed)
+	if p.variables.file != "" {
+		line("set -a\n%s\nset +a", p.variables.file)
+	}
+	p.setVariables(line, p.variables.flags)
+	switch p.verb {
+	case "exec":
+		line(`berth_fail() { echo "berth: $*" >&2; exit %d; }`, codeFailed)
+		line(`case "$1" in`)
+		line(`*/*) [ -e "$1" ] || berth_fail "$1: no such file"; [ ! -d "$1" ] || berth_fail "$1 is a directory"; [ -x "$1" ] || berth_fail "$1: permission denied" ;;`)
+		line(`*) [ -n "$(command -v -- "$1")" ] || berth_fail "$1: executable file not found in \$PATH" ;;`)
+		line(`esac`)
+		line(`unset -f berth_fail`)
+		line(`exec "$@"`)
+	case "run":
+		if p.app != "" {
+			line(`if [ -x /scif/apps/%[1]s/scif/runscript ]; then exec /scif/apps/%[1]s/scif/runscript "$@"; fi`, quote(p.app))
+			line(`echo "berth: the image has no app "%s >&2; exit 1`, quote(p.app))
+		}
+		line(`if [ -x /.singularity.d/runscript ]; then exec /.singularity.d/runscript "$@"; fi`)
+		line(`echo 'berth: the image has no runscript; executing /bin/sh' >&2`)
+		line(`exec /bin/sh "$@"`)
+	default:
+		if p.shell != "" {
+			line(`if [ -x %[1]s ]; then exec %[1]s; fi`, quote(p.shell))
+		}
+		line(`if [ -x /bin/bash ]; then export SHELL=/bin/bash PS1="Apptainer $APPTAINER_NAME:\\w> "; exec /bin/bash --norc; fi`)
+		line(`export SHELL=/bin/sh; exec /bin/sh`)
+	}
+	return []byte(b.String())
+}
+
+// setVariables writes assignments of variables.
+func (p *plan) setVariables(line func(format string, args ...any), variables []string) {
+	for _, kv := range variables {
 		name, value, _ := strings.Cut(kv, "=")
 		text := quote(value)
 		if p.variables.eval {
@@ -89,34 +135,12 @@ func (p *plan) script() []byte {
 		case "LD_LIBRARY_PATH":
 			line(`export LD_LIBRARY_PATH=%s:/.singularity.d/libs`, text)
 		case "PS1":
-			line(`export PS1=%s PROMPT_COMMAND='PS1="'"$PS1"'"; unset PROMPT_COMMAND'`, text)
+			line(`export PS1=%s`, text)
+			line(`export PROMPT_COMMAND='PS1="'"$PS1"'"; unset PROMPT_COMMAND'`)
 		default:
 			line(`export %s=%s`, name, text)
 		}
 	}
-	switch p.verb {
-	case "exec":
-		line(`case "$1" in`)
-		line(`*/*) ;;`)
-		line(`*) if ! command -v -- "$1" >/dev/null; then echo "berth: $1: executable file not found in \$PATH" >&2; exit 127; fi ;;`)
-		line(`esac`)
-		line(`exec "$@"`)
-	case "run":
-		if p.app != "" {
-			line(`if [ -x /scif/apps/%[1]s/scif/runscript ]; then exec /scif/apps/%[1]s/scif/runscript "$@"; fi`, quote(p.app))
-			line(`echo "berth: the image has no app "%s >&2; exit 1`, quote(p.app))
-		}
-		line(`if [ -x /.singularity.d/runscript ]; then exec /.singularity.d/runscript "$@"; fi`)
-		line(`echo 'berth: the image has no runscript; executing /bin/sh' >&2`)
-		line(`exec /bin/sh "$@"`)
-	default:
-		if p.shell != "" {
-			line(`if [ -x %[1]s ]; then exec %[1]s "$@"; fi`, quote(p.shell))
-		}
-		line(`if [ -x /bin/bash ]; then export SHELL=/bin/bash PS1="Apptainer $APPTAINER_NAME:\\w> "; exec /bin/bash --norc "$@"; fi`)
-		line(`export SHELL=/bin/sh; exec /bin/sh "$@"`)
-	}
-	return []byte(b.String())
 }
 
 // quote returns text as a word of a shell.

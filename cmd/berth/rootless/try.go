@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/internal/userns"
@@ -83,6 +84,14 @@ func programPath() string {
 		return self
 	}
 	return "berth"
+}
+
+// ExplainRefusal returns an error that says why a user namespace could not be made, and what root does about it; nil if err has another cause.
+func ExplainRefusal(conf berth.Config, err error) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return explainRefusal(conf.GPUHost().ProcPath(), err)
 }
 
 // explainRefusal returns an error that says why users can't make user namespaces, or have no rights in them, and what root does

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/urfave/cli/v2"
 
@@ -32,6 +33,8 @@ func (e UsageError) Unwrap() error { return e.Err }
 type ExitError struct {
 	Code int
 	Err  error
+	// Signal has ended the command; 0 for none, or if it isn't known.
+	Signal syscall.Signal
 }
 
 func (e ExitError) Error() string {
@@ -44,7 +47,7 @@ func (e ExitError) Error() string {
 func (e ExitError) Unwrap() error { return e.Err }
 
 // WithCode returns err with an exit code, see [ExitError].
-func WithCode(code int, err error) error { return ExitError{code, err} }
+func WithCode(code int, err error) error { return ExitError{Code: code, Err: err} }
 
 // ExitStatus returns the exit code of an error, and the line to print: the error with its
 // advice. The line is "" if there is nothing to print.
@@ -84,7 +87,7 @@ func WrongUsage(c *cli.Context, err error, _ bool) error {
 		return NewUsageError(c, "--mpi takes no value: srun --mpi=pmix or mpirun starts the ranks, and each of them is a berth run --mpi")
 	}
 	if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
-		if why := othertools.ExplainFlag(c.Command.Name, flag); why != "" {
+		if why := othertools.ExplainFlag(c.Command.Name, flag); why != "" && !strings.Contains(c.Command.HelpName, " apptainer ") {
 			return NewUsageError(c, why)
 		}
 		text += spell.Suggestion(flag, longNames(flags)...)

@@ -44,7 +44,7 @@ func childExit(err error) error {
 	}
 	status := exit.Sys().(syscall.WaitStatus)
 	if status.Signaled() {
-		return WithCode(128+int(status.Signal()), nil)
+		return ExitError{Code: 128 + int(status.Signal()), Signal: status.Signal()}
 	}
 	return WithCode(status.ExitStatus(), nil)
 }

@@ -1,10 +1,13 @@
 package verb
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 
 	"github.com/urfave/cli/v2"
 
@@ -116,10 +119,10 @@ func userDirs() (data, state string) {
 	data = os.Getenv("XDG_DATA_HOME")
 	if !filepath.IsAbs(data) {
 		home := os.Getenv("HOME")
-		if home == "" {
-			home = "/"
+		if u, err := user.LookupId(strconv.Itoa(os.Geteuid())); home == "" && err == nil {
+			home = u.HomeDir
 		}
-		data = filepath.Join(home, ".local/share")
+		data = filepath.Join(cmp.Or(home, "/"), ".local/share")
 	}
 	data = filepath.Join(data, "berth")
 	if state = os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(state) {
