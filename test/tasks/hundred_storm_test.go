@@ -26,8 +26,11 @@ type victim struct {
 }
 
 // enough is how often a task is hit at most, and how many hits there are for each: the
-// last ones would never end.
-const enough = 12
+// last ones would never end. A job whose starts were hit enoughStarts times isn't hit any more: it would never start.
+const (
+	enough       = 12
+	enoughStarts = 50
+)
 
 // killer kills until the context ends.
 func (h *hundred) killer(ctx context.Context, r *rand.Rand) {
@@ -45,7 +48,7 @@ func (h *hundred) killer(ctx context.Context, r *rand.Rand) {
 		}
 		kinds := map[string][]victim{}
 		for _, v := range found {
-			if len(h.incidents(v.name, monitorKilled, initKilled, runtimeKilled)) < enough {
+			if len(h.incidents(v.name, monitorKilled, initKilled, runtimeKilled)) < enough && h.countHits(v.name) < enoughStarts {
 				kinds[v.what] = append(kinds[v.what], v)
 			}
 		}
@@ -92,10 +95,27 @@ func (h *hundred) kill(v victim, r *rand.Rand) {
 	}
 	h.mu.Lock()
 	h.kills[v.what]++
+	h.hits[jobOf(v.name)]++
 	h.mu.Unlock()
 	if v.kind == monitorKilled && r.IntN(3) > 0 {
 		h.background.Go(func() { h.awaitAdoption(v) })
 	}
+}
+
+// countHits returns how often the tasks of a task's job were hit; 0 for a process that has to do with no task.
+func (h *hundred) countHits(name string) int {
+	if name == "" {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.hits[jobOf(name)]
+}
+
+// jobOf returns the part of a task's name that all tries of its job have.
+func jobOf(name string) string {
+	job, _, _ := strings.Cut(name, "-")
+	return job
 }
 
 // awaitAdoption has a verb give a task another monitor, and notes when it has one.

@@ -64,6 +64,7 @@ type hundred struct {
 	known map[string]string     // names of tasks by their ids, "" as long as it isn't known
 	past  map[string][]incident // what happened to a task, by its name
 	kills map[string]int        // by what was killed
+	hits  map[string]int        // by jobOf the killed task
 	said  map[string]int        // what verbs said, without what differs
 	calls int
 }
@@ -90,7 +91,7 @@ func newHundred(t *testing.T, cgroup string) *hundred {
 	rig.Must(t, err)
 	h := &hundred{
 		Node: n, t: t, seed: *hundredSeed, dir: t.TempDir(), box: rig.ImagePath(t, "busybox"),
-		known: map[string]string{}, past: map[string][]incident{}, kills: map[string]int{}, said: map[string]int{},
+		known: map[string]string{}, past: map[string][]incident{}, kills: map[string]int{}, hits: map[string]int{}, said: map[string]int{},
 	}
 	if h.seed == 0 {
 		h.seed = rand.Uint64N(1 << 32)
