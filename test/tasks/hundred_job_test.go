@@ -137,10 +137,10 @@ func (h *hundred) finish(j *job) {
 	}
 }
 
-// repeatUnlessKilled repeats a verb until it isn't killed.
+// repeatUnlessKilled repeats a verb until neither it nor a runtime that it has started is killed.
 func (h *hundred) repeatUnlessKilled(words ...string) call {
 	for {
-		if c := h.berth(words...); c.code != -1 {
+		if c := h.berth(words...); c.code != -1 && !strings.Contains(c.err, "signal: killed") {
 			return c
 		}
 	}
