@@ -35,6 +35,8 @@ type Options struct {
 	Size    int64
 	// InPlace means that writes go to Dir.
 	InPlace bool
+	// Writes is an existing directory for what is written, which is kept in upper and work below it. "" means memory.
+	Writes string
 	// Mounts are made in this order: bind mounts and file systems without a source. Later are made by [Container.MountLater], and
 	// then those of Missing whose destination is missing. All sources are opened first, and can't be hidden by this process's mounts.
 	Mounts, Later, Missing []specs.Mount
@@ -93,9 +95,16 @@ func Open(o Options) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
+	upper, work := c.in("upper"), c.in("work")
+	if o.Writes != "" {
+		upper, work = filepath.Join(o.Writes, "upper"), filepath.Join(o.Writes, "work")
+		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
+			return nil, err
+		}
+	}
 	st, err := os.Stat(image)
 	if err == nil {
-		err = os.Chmod(c.in("upper"), st.Mode().Perm())
+		err = os.Chmod(upper, st.Mode().Perm())
 	}
 	if err != nil {
 		return nil, err
@@ -103,7 +112,7 @@ func Open(o Options) (*Container, error) {
 	if o.InPlace {
 		err = overlay.BindMount(c.in("root"), image)
 	} else {
-		err = overlay.Mount(c.in("root"), overlay.Layers{Lower: []string{image}, Upper: c.in("upper"), Work: c.in("work")})
+		err = overlay.Mount(c.in("root"), overlay.Layers{Lower: []string{image}, Upper: upper, Work: work, Lasting: o.Writes != ""})
 	}
 	if err != nil {
 		return nil, err
@@ -404,9 +413,9 @@ func (c *Container) Enter(dirs ...string) (at string, err error) {
 	return "", err
 }
 
-// Exec executes a program in place of this process without capabilities. The environment decides nothing here. It returns only an error.
-func Exec(program string, argv, env []string) error {
-	if err := dropPrivileges(); err != nil {
+// Exec executes a program in place of this process, after [DropPrivileges]. It returns only an error.
+func Exec(program string, argv, env []string, asRoot bool) error {
+	if err := DropPrivileges(asRoot); err != nil {
 		return err
 	}
 	return &os.PathError{Op: "execute", Path: program, Err: unix.Exec(program, argv, env)}

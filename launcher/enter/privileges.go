@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // rootsCapabilities are those that a program of root keeps: Docker's default ones without CAP_MKNOD. Source: moby/moby
@@ -18,10 +20,14 @@ func rootsCapabilities() []uintptr {
 	}
 }
 
-// dropPrivileges makes the next program of this thread one without rights that its user hasn't. Root of the machine keeps some.
-func dropPrivileges() error {
+// DropPrivileges makes the next program of this thread, and programs that it starts, ones without rights that its user hasn't. Root of the machine keeps some, and root of a
+// user namespace all that it has there if asRoot is set.
+func DropPrivileges(asRoot bool) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid new privileges: %w", err)
+	}
+	if asRoot && userns.IsInside() {
+		return nil
 	}
 	keep := rootsCapabilities()
 	if os.Geteuid() != 0 {

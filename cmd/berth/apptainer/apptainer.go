@@ -139,6 +139,12 @@ func runVerb(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.Bool("fakeroot") && os.Geteuid() != 0 {
+		if err := errors.Join(os.Setenv(imageVariable, passed), os.Setenv(groupsVariable, formatGroups())); err != nil {
+			return err
+		}
+		return rootless.Run(c, conf)
+	}
 	if os.Geteuid() != 0 {
 		return rootless.RunAsSelf(c, conf, imageVariable+"="+passed, groupsVariable+"="+formatGroups())
 	}

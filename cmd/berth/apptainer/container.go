@@ -3,8 +3,10 @@ package apptainer
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/user"
 	"path/filepath"
 	"runtime"
@@ -54,9 +56,12 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		return err
 	}
 	umask := unix.Umask(0) // modes are exact
+	if err := plan.makeWorkDirs(); err != nil {
+		return err
+	}
 	where := enter.Options{
-		Session: filepath.Join(conf.TaskState(), "session"), Size: sessionSize, InPlace: c.Bool("writable"),
-		Mounts: plan.systemMounts(), Later: plan.binds, Missing: plan.cwdMounts(),
+		Session: filepath.Join(conf.TaskState(), "session"), Size: sessionSize, InPlace: plan.writes.inPlace, Writes: plan.writes.dir,
+		Mounts: plan.systemMounts(), Later: slices.Concat(plan.scratchMounts(), plan.binds), Missing: plan.cwdMounts(),
 	}
 	if err := plan.openImage(&where); err != nil {
 		return err
@@ -70,6 +75,9 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		if err := overlay.UnshareMounts(); err != nil {
 			return err
 		}
+	}
+	if err := plan.spaces.enter(); err != nil {
+		return err
 	}
 	prepare, err := acquire(c, &o, plan)
 	if err != nil {
@@ -98,7 +106,12 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if err != nil {
 		return err
 	}
-	if !c.Bool("writable-tmpfs") && !isSet("WRITABLE_TMPFS") && !c.Bool("writable") {
+	first, err := plan.spaces.mountInit(box)
+	if err != nil {
+		return err
+	}
+	argv = append(first, argv...)
+	if !plan.writes.allowed {
 		if err := box.SetReadOnly(); err != nil {
 			return err
 		}
@@ -107,7 +120,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if plan.mustCwd {
 		dirs = dirs[:1]
 	}
-	if c.Bool("no-umask") {
+	if c.Bool("no-umask") || c.Bool("compat") {
 		umask = 0o022
 	}
 	at, err := box.Enter(dirs...)
@@ -130,7 +143,24 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 			return err
 		}
 	}
-	return enter.Exec(argv[0], argv, env)
+	if plan.spaces.pid {
+		return runFirst(c, argv, env, plan.fakeroot)
+	}
+	return enter.Exec(argv[0], argv, env, plan.fakeroot)
+}
+
+// runFirst runs the first process of the namespace of processes, and returns an error with its exit code.
+func runFirst(c *cli.Context, argv, env []string, fakeroot bool) error {
+	if err := enter.DropPrivileges(fakeroot); err != nil {
+		return err
+	}
+	err := verb.RunSelf(c.Context, exec.Cmd{Path: argv[0], Args: argv, Env: env}, unix.SIGKILL)
+	var exit verb.ExitError
+	if errors.As(err, &exit) {
+		exit.Signal = 0 // this process doesn't end by it
+		return exit
+	}
+	return err
 }
 
 // openImage sets the image of the container: a directory, or the mount that the process outside has passed on.
@@ -224,9 +254,10 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 			all = append(all, mounts...)
 		}
 	}
-	add("proc", bind("/proc", "/proc"))
-	add("sys", bind("/sys", "/sys"))
-	if os.Geteuid() == 0 { // who could change the machine by these, and leave the cgroup of the lease
+	proc, sys := p.spaces.kernelMounts()
+	add("proc", proc)
+	add("sys", sys)
+	if os.Geteuid() == 0 && !userns.IsInside() { // who could change the machine by these, and leave the cgroup of the lease
 		for _, name := range []string{"/proc/sys", "/proc/sysrq-trigger"} {
 			if _, err := os.Stat(name); err == nil {
 				add("proc", bind(name, name, "ro"))
@@ -244,6 +275,9 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 			all = append(all, bind("/dev/"+name, "/dev/"+name, "nosuid"))
 		}
 		if p.contained {
+			if p.spaces.ipc {
+				all = append(all, specs.Mount{Type: "mqueue", Destination: "/dev/mqueue", Options: []string{"nosuid", "nodev"}})
+			}
 			all = append(all, specs.Mount{Type: "devpts", Destination: "/dev/pts", Options: []string{"newinstance", "ptmxmode=0666", "mode=0620", "nosuid", "noexec"}}, tmpfs("/dev/shm", "mode=1777"))
 		} else {
 			for _, name := range []string{"pts", "ptmx", "shm", "mqueue", "hugepages"} {
@@ -260,14 +294,14 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 	}
 	switch {
 	case p.contained && !p.home.chosen:
-		add("home", tmpfs(p.home.inside, "mode=755", "size=64m"))
+		add("home", p.empty(p.home.inside, "home", "755"))
 	case p.home.chosen || isDirectory(p.home.outside): // some accounts have none
 		_ = os.MkdirAll(p.home.outside, 0o755) // the mount's error says more
 		add("home", bind(p.home.outside, p.home.inside, "nosuid", "nodev"))
 	}
 	for _, name := range []string{"/tmp", "/var/tmp"} {
 		if p.contained {
-			add("tmp", tmpfs(name, "mode=1777", "size=64m"))
+			add("tmp", p.empty(name, strings.ReplaceAll(name[1:], "/", "_"), "1777"))
 		} else if isDirectory(name) {
 			add("tmp", bind(name, name, "nosuid", "nodev"))
 		}
@@ -277,7 +311,7 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 
 // cwdMounts is the bind mount of the caller's working directory, which is made unless the container has the directory anyway.
 func (p *plan) cwdMounts() []specs.Mount {
-	inHome := !slices.Contains(p.without, "home") && (p.cwd == p.home.outside || strings.HasPrefix(p.cwd, p.home.outside+"/"))
+	inHome := !slices.Contains(p.without, "home") && p.home.inside == p.home.outside && (p.cwd == p.home.outside || strings.HasPrefix(p.cwd, p.home.outside+"/"))
 	inTmp := strings.HasPrefix(p.cwd+"/", "/tmp/") || strings.HasPrefix(p.cwd+"/", "/var/tmp/")
 	// Source: apptainer(1) 1.4 as it behaves.
 	ofSystem := slices.Contains([]string{"/", "/etc", "/bin", "/mnt", "/usr", "/var", "/opt", "/sbin", "/lib", "/lib64"}, p.cwd)
@@ -307,6 +341,11 @@ func (p *plan) mountAccounts(box *enter.Container) error {
 	}
 	if err != nil {
 		return nil //nolint:nilerr // the host has none
+	}
+	if p.spaces.hostname != "" {
+		if err := p.mountFile(box, "/etc/hostname", []byte(p.spaces.hostname+"\n")); err != nil {
+			return err
+		}
 	}
 	return p.mountFile(box, "/etc/resolv.conf", resolver)
 }

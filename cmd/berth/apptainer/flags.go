@@ -25,11 +25,24 @@ func flags() []cli.Flag {
 		&cli.StringFlag{Name: "env-file", Usage: "read environment variables from `FILE`"},
 		&cli.BoolFlag{Name: "no-eval", Usage: "don't expand values of environment variables"},
 		&cli.BoolFlag{Name: "writable-tmpfs", Usage: "keep changes of the image's files in memory until the end"},
+		&cli.StringSliceFlag{Name: "overlay", Aliases: []string{"o"}, Usage: "keep changes of the image's files in the directory `DIR[:ro]`"},
+		&cli.StringSliceFlag{Name: "scratch", Aliases: []string{"S"}, Usage: "have an empty directory `DIR`; several with commas"},
+		&cli.StringFlag{Name: "workdir", Aliases: []string{"W"}, Usage: "put scratch directories, and with --contain home, /tmp and /var/tmp, in `DIR`"},
+		&cli.BoolFlag{Name: "fakeroot", Aliases: []string{"f"}, Usage: "be root, whom the host takes for this user"},
+		&cli.BoolFlag{Name: "compat", Usage: "--containall --no-init --no-umask --no-eval --writable-tmpfs"},
 		&cli.BoolFlag{Name: "writable", Aliases: []string{"w"}, Usage: "write to an image that is a directory"},
 		&cli.BoolFlag{Name: "no-privs", Hidden: true},                       // as always
 		&cli.BoolFlag{Name: "userns", Aliases: []string{"u"}, Hidden: true}, // as always
 		&cli.StringFlag{Name: "drop-caps", Hidden: true},                    // there are none
-		&cli.BoolFlag{Name: "no-init", Hidden: true},                        // there is none
+		&cli.BoolFlag{Name: "containall", Aliases: []string{"C"}, Usage: "--contain --cleanenv --pid --ipc"},
+		&cli.BoolFlag{Name: "pid", Aliases: []string{"p"}, Usage: "see none of the host's processes"},
+		&cli.BoolFlag{Name: "no-pid", Usage: "don't let --containall imply --pid"},
+		&cli.BoolFlag{Name: "ipc", Aliases: []string{"i"}, Usage: "share no System V IPC and message queues with the host"},
+		&cli.BoolFlag{Name: "uts", Usage: "have a host name of its own"},
+		&cli.StringFlag{Name: "hostname", Usage: "have the host name `NAME`"},
+		&cli.BoolFlag{Name: "net", Aliases: []string{"n"}, Usage: "have no network, with --network none"},
+		&cli.StringFlag{Name: "network", Usage: "`none`"},
+		&cli.BoolFlag{Name: "no-init", Usage: "with --pid: let the command be the first process"}, // there is none
 		&cli.BoolFlag{Name: "no-umask", Usage: "have the umask 0022"},
 		&cli.StringFlag{Name: "app", Usage: "use the image's app `NAME`"},
 		&cli.StringFlag{Name: "shell", Aliases: []string{"s"}, Usage: "let the verb shell run `PATH`"},
@@ -47,24 +60,12 @@ type refusal struct {
 
 func refused() []refusal {
 	return []refusal{
-		{"containall", []string{"C"}, false, "there are no namespaces but the user's and the mounts' yet; --contain has an empty home and /tmp"},
-		{"fakeroot", []string{"f"}, false, "berth run starts a container whose root is this user"},
-		{"pid", []string{"p"}, false, "there is no namespace of processes yet"},
-		{"ipc", []string{"i"}, false, "there is no namespace of IPC yet"},
-		{"net", []string{"n"}, false, "there is no namespace of networks yet"},
-		{"network", nil, true, "there is no namespace of networks yet"},
-		{"uts", nil, false, "there is no namespace of host names yet"},
-		{"hostname", nil, true, "there is no namespace of host names yet"},
-		{"overlay", []string{"o"}, true, "there are no overlays yet; --writable-tmpfs keeps changes in memory"},
 		{"keep-privs", nil, false, "a process of an image has no rights that its user hasn't"},
 		{"add-caps", nil, true, "a process of an image has no rights that its user hasn't"},
 		{"allow-setuid", nil, false, "a process of an image has no rights that its user hasn't"},
 		{"security", nil, true, "there are no security options"},
 		{"pem-path", nil, true, "encrypted images can't be run"},
 		{"passphrase", nil, false, "encrypted images can't be run"},
-		{"scratch", []string{"S"}, true, "there are no scratch directories yet; --bind has any directory"},
-		{"workdir", []string{"W"}, true, "there is no directory for scratch files; --bind has any directory"},
-		{"compat", nil, false, "berth run starts containers as Docker does"},
 	}
 }
 

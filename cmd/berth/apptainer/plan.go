@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/internal/username"
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // plan is what the command line and the environment ask for.
@@ -32,6 +33,11 @@ type plan struct {
 	// mustCwd: the working directory is the command line's and not the caller's.
 	mustCwd   bool
 	contained bool
+	spaces    namespaces
+	fakeroot  bool
+	scratch   []string
+	workdir   string
+	writes    writes
 	without   []string // names of mounts that are left out
 	binds     []specs.Mount
 	dns       []string
@@ -52,14 +58,23 @@ type homeDir struct {
 // newPlan reads the command line. devices says whether there will be a lease.
 func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	p := &plan{
-		verb: c.Command.Name, groups: readGroups(), image: c.Args().First(), words: c.Args().Tail(), contained: c.Bool("contain") || isSet("CONTAIN"),
-		without: splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), variable("SHELL")),
+		verb: c.Command.Name, groups: readGroups(), image: c.Args().First(), words: c.Args().Tail(),
+		contained: c.Bool("contain") || isSet("CONTAIN") || containsAll(c),
+		without:   splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), variable("SHELL")),
 	}
 	if len(p.words) > 0 && p.words[0] == "--" {
 		p.words = p.words[1:]
 	}
 	p.user = findAccount()
+	p.fakeroot = c.Bool("fakeroot")
+	if p.fakeroot {
+		p.user.name, p.user.shell = "root", "/bin/sh"
+	}
+	p.scratch, p.workdir = splitWords(c, "scratch"), cmp.Or(c.String("workdir"), variable("WORKDIR"))
 	var err error
+	if p.spaces, err = chooseNamespaces(c); err != nil {
+		return nil, err
+	}
 	if p.cwd, err = os.Getwd(); err != nil { // it was removed
 		p.cwd = p.user.dir
 	}
@@ -69,8 +84,14 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	if p.home, err = chooseHome(cmp.Or(c.String("home"), variable("HOME")), p.user.dir); err != nil {
 		return nil, err
 	}
+	if p.fakeroot && !p.home.chosen {
+		p.home.inside = "/root"
+	}
 	if p.contained {
 		p.cwd = p.home.inside
+	}
+	if p.writes, err = chooseWrites(c); err != nil {
+		return nil, err
 	}
 	if dir := cmp.Or(c.String("pwd"), variable("PWD"), variable("CWD")); dir != "" {
 		p.cwd, p.mustCwd = dir, true
@@ -105,10 +126,12 @@ func readGroups() []int {
 	return all
 }
 
+// findAccount finds the account of the user outside of this process's user namespace.
 func findAccount() account {
-	u, err := user.LookupId(strconv.Itoa(os.Getuid()))
+	uid := userns.OuterUID()
+	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil { // a user of a directory service
-		return account{username.Find(os.Getuid()), "", cmp.Or(os.Getenv("HOME"), "/"), "/bin/sh"}
+		return account{username.Find(uid), "", cmp.Or(os.Getenv("HOME"), "/"), "/bin/sh"}
 	}
 	return account{u.Username, u.Name, u.HomeDir, cmp.Or(os.Getenv("SHELL"), "/bin/bash")}
 }
@@ -266,8 +289,8 @@ type variables struct {
 const maxEnvFile = 1 << 20
 
 func readVariables(c *cli.Context) (v variables, err error) {
-	v.eval = !c.Bool("no-eval") && !isSet("NO_EVAL")
-	v.clean = c.Bool("cleanenv") || isSet("CLEANENV")
+	v.eval = !c.Bool("no-eval") && !c.Bool("compat") && !isSet("NO_EVAL")
+	v.clean = c.Bool("cleanenv") || isSet("CLEANENV") || containsAll(c)
 	set := func(list []string, name, value string) []string {
 		if name == "HOME" {
 			verb.PrintError("HOME isn't set by a variable: --home chooses the home directory")
