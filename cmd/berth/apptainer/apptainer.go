@@ -53,6 +53,7 @@ func Command() *cli.Command {
 			newVerb("exec", "run a command of an image", "IMAGE COMMAND [ARG…]"),
 			newVerb("run", "run an image's runscript", "IMAGE [ARG…]"),
 			newVerb("shell", "run a shell of an image", "IMAGE"),
+			inspectVerb(),
 		},
 	}
 }

@@ -30,6 +30,7 @@ import (
 type image struct {
 	file   *os.File
 	isDir  bool
+	sif    sif.Image
 	offset int64 // of the squashfs
 }
 
@@ -69,7 +70,7 @@ func openImage(name string) (image, error) {
 	if os.Geteuid() == 0 && st.Mode().Perm()&0o004 == 0 {
 		return image{}, errors.Join(fmt.Errorf("%s: root's images are read by a process without rights, which may not read this one: chmod o+r", name), f.Close())
 	}
-	i.offset = file.Root.Offset
+	i.sif, i.offset = file, file.Root.Offset
 	return i, nil
 }
 
