@@ -34,6 +34,7 @@ func examples() map[string][]example {
 		},
 		"apptainer run":   {{"berth apptainer run --nv pytorch.sif resnet50", "run what the image was made for"}},
 		"apptainer shell": {{"berth apptainer shell --nv pytorch.sif", "a shell with one free GPU"}},
+		"apptainer inspect": {{"berth apptainer inspect --runscript pytorch.sif", "what berth apptainer run would run"}},
 		"stop":            {{"berth stop train", "ask a task to end, and kill it after its grace period"}},
 		"kill":            {{"berth kill --signal HUP train", "send a signal to a task"}},
 		"wait":            {{"berth wait train", "wait for the end of a task, and print its exit code"}},

@@ -114,6 +114,37 @@ func TestSIF(t *testing.T) {
 	h.waitForLeases(1) // the command has ended with its launcher
 }
 
+// TestSIFApart: a command with namespaces of its own, root of its own, and writes of its own.
+func TestSIFApart(t *testing.T) {
+	h, image := sifHome(t, nil)
+	for _, tt := range []struct {
+		what  string
+		words []string
+		want  rig.Said
+	}{
+		{"ids of a fake root", []string{"exec", "--fakeroot", image, "sh", "-c", "id -u; cat /proc/self/uid_map | tr -s ' '; touch " + h.dir + "/root"}, rig.Said{Out: "0\n 0 4711 1\n"}},
+		{"host name", []string{"exec", "--hostname", "other", image, "sh", "-c", "hostname; cat /etc/hostname"}, rig.Said{Out: "other\nother\n"}},
+		{"IPC", []string{"exec", "--ipc", image, "sh", "-c", "[ $(readlink /proc/self/ns/ipc) != $(readlink /proc/1/ns/ipc) ] && echo own"}, rig.Said{Out: "own\n"}},
+		{"network", []string{"exec", "--net", "--network", "none", image, "sh", "-c", "ls /sys/class/net; ip addr show lo | grep -c 127.0.0.1"}, rig.Said{Out: "lo\n1\n"}},
+		{"network of its own", []string{"exec", "--net", image, "true"}, rig.Said{Code: 255, Err: "berth: --net: networks of their own are for root; --net --network none has no network\n"}},
+		{"scratch", []string{"exec", "--scratch", "/s", image, "sh", "-c", "echo x >/s/x && cat /s/x"}, rig.Said{Out: "x\n"}},
+		{"scratch directory", []string{"exec", "--workdir", h.dir + "/w", "--scratch", "/s", image, "touch", "/s/x"}, rig.Said{}},
+		{"contained", []string{"exec", "--contain", "--workdir", h.dir + "/w", image, "sh", "-c", "touch /tmp/y; ls -A $HOME"}, rig.Said{}},
+	} {
+		h.wantSaid(tt.what, h.run(alice, h.apptainer(tt.words...)...), tt.want)
+	}
+	for _, name := range []string{"root", "w/scratch/s/x", "w/tmp/y"} {
+		if _, err := os.Stat(filepath.Join(h.dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	rig.Must(t, os.Mkdir(filepath.Join(h.dir, "changes"), 0o755))
+	rig.Must(t, os.Chown(filepath.Join(h.dir, "changes"), alice, alice))
+	h.wantSaid("overlay", h.run(alice, h.apptainer("exec", "--overlay", h.dir+"/changes", image, "sh", "-c", "echo x >/x")...), rig.Said{})
+	h.wantSaid("overlay again", h.run(alice, h.apptainer("exec", "--overlay", h.dir+"/changes:ro", image, "sh", "-c", "cat /x; touch /y")...),
+		rig.Said{Code: 1, Out: "x\n", Err: "touch: /y: Read-only file system\n"})
+}
+
 // TestSIFMounts: tasks of one image at once have one mount of it, also if the process that holds the mount is killed, and all of it ends with
 // the last of them. No two have the same GPU.
 func TestSIFMounts(t *testing.T) {
