@@ -167,7 +167,7 @@ func (c *Container) MountLater() error {
 
 func (c *Container) attachAll(mounts []mounttree.Bind) error {
 	for _, m := range mounts {
-		if m.Type != "bind" {
+		if m.Type != "bind" && c.own != nil {
 			if err := c.addOwn(m.Tree); err != nil {
 				return err
 			}

@@ -292,19 +292,19 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 			add(name, bind(name, name, "nosuid", "nodev"))
 		}
 	}
-	switch {
-	case p.contained && !p.home.chosen:
-		add("home", p.empty(p.home.inside, "home", "755"))
-	case p.home.chosen || isDirectory(p.home.outside): // some accounts have none
-		_ = os.MkdirAll(p.home.outside, 0o755) // the mount's error says more
-		add("home", bind(p.home.outside, p.home.inside, "nosuid", "nodev"))
-	}
 	for _, name := range []string{"/tmp", "/var/tmp"} {
 		if p.contained {
 			add("tmp", p.empty(name, strings.ReplaceAll(name[1:], "/", "_"), "1777"))
 		} else if isDirectory(name) {
 			add("tmp", bind(name, name, "nosuid", "nodev"))
 		}
+	}
+	switch {
+	case p.contained && !p.home.chosen:
+		add("home", p.empty(p.home.inside, "home", "755"))
+	case p.home.chosen || isDirectory(p.home.outside): // some accounts have none
+		_ = os.MkdirAll(p.home.outside, 0o755) // the mount's error says more
+		add("home", bind(p.home.outside, p.home.inside, "nosuid", "nodev"))
 	}
 	return all
 }
