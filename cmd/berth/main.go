@@ -63,7 +63,8 @@ func main() {
 	cli.HelpPrinter = printFitted(cli.HelpPrinter, func() int { return output.NewStyledWriter(os.Stdout).Width })
 	ctx, stop := verb.WithInterrupts()
 	app := newApp()
-	args := orderArguments(app, apptainer.AddVerb(os.Args))
+	os.Args = apptainer.AddVerb(os.Args) // child processes get them, too
+	args := orderArguments(app, os.Args)
 	narrowApp(app, args)
 	err := app.RunContext(ctx, args)
 	if err == nil {

@@ -37,7 +37,7 @@ func AddVerb(args []string) []string {
 	for len(rest) > 0 && slices.Contains([]string{"-s", "--silent", "-q", "--quiet", "-v", "--verbose", "-d", "--debug", "--nocolor"}, rest[0]) {
 		rest = rest[1:]
 	}
-	return append([]string{args[0], "apptainer"}, rest...)
+	return append([]string{"berth", "apptainer"}, rest...)
 }
 
 // Command is berth apptainer.

@@ -3,10 +3,8 @@ package apptainer
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/user"
 	"path/filepath"
 	"runtime"
@@ -106,11 +104,6 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if err != nil {
 		return err
 	}
-	first, err := plan.spaces.mountInit(box)
-	if err != nil {
-		return err
-	}
-	argv = append(first, argv...)
 	if !plan.writes.allowed {
 		if err := box.SetReadOnly(); err != nil {
 			return err
@@ -120,7 +113,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if plan.mustCwd {
 		dirs = dirs[:1]
 	}
-	if c.Bool("no-umask") || c.Bool("compat") {
+	if c.Bool("no-umask") {
 		umask = 0o022
 	}
 	at, err := box.Enter(dirs...)
@@ -143,24 +136,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 			return err
 		}
 	}
-	if plan.spaces.pid {
-		return runFirst(c, argv, env, plan.fakeroot)
-	}
 	return enter.Exec(argv[0], argv, env, plan.fakeroot)
-}
-
-// runFirst runs the first process of the namespace of processes, and returns an error with its exit code.
-func runFirst(c *cli.Context, argv, env []string, fakeroot bool) error {
-	if err := enter.DropPrivileges(fakeroot); err != nil {
-		return err
-	}
-	err := verb.RunSelf(c.Context, exec.Cmd{Path: argv[0], Args: argv, Env: env}, unix.SIGKILL)
-	var exit verb.ExitError
-	if errors.As(err, &exit) {
-		exit.Signal = 0 // this process doesn't end by it
-		return exit
-	}
-	return err
 }
 
 // openImage sets the image of the container: a directory, or the mount that the process outside has passed on.
@@ -254,9 +230,8 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 			all = append(all, mounts...)
 		}
 	}
-	proc, sys := p.spaces.kernelMounts()
-	add("proc", proc)
-	add("sys", sys)
+	add("proc", bind("/proc", "/proc"))
+	add("sys", bind("/sys", "/sys"))
 	if os.Geteuid() == 0 && !userns.IsInside() { // who could change the machine by these, and leave the cgroup of the lease
 		for _, name := range []string{"/proc/sys", "/proc/sysrq-trigger"} {
 			if _, err := os.Stat(name); err == nil {

@@ -29,20 +29,15 @@ func flags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "scratch", Aliases: []string{"S"}, Usage: "have an empty directory `DIR`; several with commas"},
 		&cli.StringFlag{Name: "workdir", Aliases: []string{"W"}, Usage: "put scratch directories, and with --contain home, /tmp and /var/tmp, in `DIR`"},
 		&cli.BoolFlag{Name: "fakeroot", Aliases: []string{"f"}, Usage: "be root, whom the host takes for this user"},
-		&cli.BoolFlag{Name: "compat", Usage: "--containall --no-init --no-umask --no-eval --writable-tmpfs"},
 		&cli.BoolFlag{Name: "writable", Aliases: []string{"w"}, Usage: "write to an image that is a directory"},
 		&cli.BoolFlag{Name: "no-privs", Hidden: true},                       // as always
 		&cli.BoolFlag{Name: "userns", Aliases: []string{"u"}, Hidden: true}, // as always
 		&cli.StringFlag{Name: "drop-caps", Hidden: true},                    // there are none
-		&cli.BoolFlag{Name: "containall", Aliases: []string{"C"}, Usage: "--contain --cleanenv --pid --ipc"},
-		&cli.BoolFlag{Name: "pid", Aliases: []string{"p"}, Usage: "see none of the host's processes"},
-		&cli.BoolFlag{Name: "no-pid", Usage: "don't let --containall imply --pid"},
 		&cli.BoolFlag{Name: "ipc", Aliases: []string{"i"}, Usage: "share no System V IPC and message queues with the host"},
 		&cli.BoolFlag{Name: "uts", Usage: "have a host name of its own"},
+		&cli.BoolFlag{Name: "no-init", Hidden: true}, // there is none
+		&cli.BoolFlag{Name: "no-pid", Hidden: true},  // as always
 		&cli.StringFlag{Name: "hostname", Usage: "have the host name `NAME`"},
-		&cli.BoolFlag{Name: "net", Aliases: []string{"n"}, Usage: "have no network, with --network none"},
-		&cli.StringFlag{Name: "network", Usage: "`none`"},
-		&cli.BoolFlag{Name: "no-init", Usage: "with --pid: let the command be the first process"}, // there is none
 		&cli.BoolFlag{Name: "no-umask", Usage: "have the umask 0022"},
 		&cli.StringFlag{Name: "app", Usage: "use the image's app `NAME`"},
 		&cli.StringFlag{Name: "shell", Aliases: []string{"s"}, Usage: "let the verb shell run `PATH`"},
@@ -60,6 +55,11 @@ type refusal struct {
 
 func refused() []refusal {
 	return []refusal{
+		{"containall", []string{"C"}, false, "there is no namespace of processes yet; --contain --cleanenv --ipc has the rest"},
+		{"compat", nil, false, "there is no namespace of processes yet; --contain --cleanenv --ipc --writable-tmpfs --no-umask --no-eval has the rest"},
+		{"pid", []string{"p"}, false, "there is no namespace of processes yet"},
+		{"net", []string{"n"}, false, "there is no namespace of networks yet"},
+		{"network", nil, true, "there is no namespace of networks yet"},
 		{"keep-privs", nil, false, "a process of an image has no rights that its user hasn't"},
 		{"add-caps", nil, true, "a process of an image has no rights that its user hasn't"},
 		{"allow-setuid", nil, false, "a process of an image has no rights that its user hasn't"},

@@ -59,7 +59,7 @@ type homeDir struct {
 func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	p := &plan{
 		verb: c.Command.Name, groups: readGroups(), image: c.Args().First(), words: c.Args().Tail(),
-		contained: c.Bool("contain") || isSet("CONTAIN") || containsAll(c),
+		contained: c.Bool("contain") || isSet("CONTAIN"),
 		without:   splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), variable("SHELL")),
 	}
 	if len(p.words) > 0 && p.words[0] == "--" {
@@ -72,9 +72,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	}
 	p.scratch, p.workdir = splitWords(c, "scratch"), cmp.Or(c.String("workdir"), variable("WORKDIR"))
 	var err error
-	if p.spaces, err = chooseNamespaces(c); err != nil {
-		return nil, err
-	}
+	p.spaces = chooseNamespaces(c)
 	if p.cwd, err = os.Getwd(); err != nil { // it was removed
 		p.cwd = p.user.dir
 	}
@@ -289,8 +287,8 @@ type variables struct {
 const maxEnvFile = 1 << 20
 
 func readVariables(c *cli.Context) (v variables, err error) {
-	v.eval = !c.Bool("no-eval") && !c.Bool("compat") && !isSet("NO_EVAL")
-	v.clean = c.Bool("cleanenv") || isSet("CLEANENV") || containsAll(c)
+	v.eval = !c.Bool("no-eval") && !isSet("NO_EVAL")
+	v.clean = c.Bool("cleanenv") || isSet("CLEANENV")
 	set := func(list []string, name, value string) []string {
 		if name == "HOME" {
 			verb.PrintError("HOME isn't set by a variable: --home chooses the home directory")
