@@ -175,6 +175,19 @@ func furnish(n *rig.Node, dir string) (place, error) {
 	return p, nil
 }
 
+// runLine runs a line of the guide.
+func (p place) runLine(t *testing.T, line string) rig.Said {
+	t.Helper()
+	got := p.Run(t, p.shell(strings.NewReplacer(example, p.registry, hub, p.hub).Replace(line)))
+	got.Out = strings.ReplaceAll(got.Out, p.registry, example)
+	return got
+}
+
+// shows reports whether a line only shows what there is.
+func shows(line string) bool {
+	return line == "berth leases" || line == "berth ps" || line == "berth gpus"
+}
+
 // console runs the commands one after another, and finally ends their background processes.
 func console(t *testing.T, b block) {
 	make := newPlace
@@ -194,8 +207,11 @@ func console(t *testing.T, b block) {
 			defer p.background(t, c)()
 			continue
 		}
-		got := p.Run(t, p.shell(strings.NewReplacer(example, p.registry, hub, p.hub).Replace(c.line)))
-		got.Out = strings.ReplaceAll(got.Out, p.registry, example)
+		got := p.runLine(t, c.line)
+		for tries := 0; tries < 50 && shows(c.line) && c.prints != nil && !fits(c.prints, got.Out); tries++ {
+			time.Sleep(200 * time.Millisecond) // a task that was started a moment ago may still be starting
+			got = p.runLine(t, c.line)
+		}
 		if got.Code != c.code {
 			t.Errorf("%s\nends with exit code %d, not %d: %s", c.line, got.Code, c.code, got.Out)
 		}
