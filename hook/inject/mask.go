@@ -23,20 +23,7 @@ func (s *openContainer) maskPath(name string) error {
 		return err
 	}
 	defer at.Close() // an O_PATH descriptor
-	st, err := at.Stat()
-	if err != nil {
-		return err
-	}
-	empty := mounttree.NewEmpty
-	if !st.IsDir() {
-		empty = s.cloneNull
-	}
-	tree, err := empty()
-	if err != nil {
-		return err
-	}
-	defer tree.Close() // attached by then, or of no use
-	return mounttree.Attach(tree, at)
+	return mounttree.Mask(at, s.cloneNull)
 }
 
 // makeReadOnly mounts a path over itself, read-only, as runtimes do. Mounts below it stay

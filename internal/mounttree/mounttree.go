@@ -130,6 +130,24 @@ func Attach(tree, at *os.File) error {
 	return nil
 }
 
+// Mask hides an open file or directory as OCI runtimes do: by what cloneNull returns, a mount of /dev/null, or by an empty directory.
+func Mask(at *os.File, cloneNull func() (*os.File, error)) error {
+	st, err := at.Stat()
+	if err != nil {
+		return err
+	}
+	empty := NewEmpty
+	if !st.IsDir() {
+		empty = cloneNull
+	}
+	tree, err := empty()
+	if err != nil {
+		return err
+	}
+	defer tree.Close() // attached by then, or of no use
+	return Attach(tree, at)
+}
+
 // NewEmpty returns an empty read-only file system.
 func NewEmpty() (*os.File, error) {
 	return New(specs.Mount{Type: "tmpfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}})

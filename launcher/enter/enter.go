@@ -275,20 +275,7 @@ func (c *Container) Mask(name string) error {
 		return err
 	}
 	defer at.Close() // an O_PATH descriptor
-	st, err := at.Stat()
-	if err != nil {
-		return err
-	}
-	empty := mounttree.NewEmpty
-	if !st.IsDir() {
-		empty = func() (*os.File, error) { return mounttree.Clone("/dev/null", false) }
-	}
-	tree, err := empty()
-	if err != nil {
-		return err
-	}
-	defer tree.Close() // attached by then, or of no use
-	return mounttree.Attach(tree, at)
+	return mounttree.Mask(at, func() (*os.File, error) { return mounttree.Clone("/dev/null", false) })
 }
 
 // Has reports whether there is a file of this path in the container.
