@@ -29,7 +29,7 @@ func Serve(ctx context.Context, offset int64, socket string, idle time.Duration)
 		return err
 	}
 	ready := os.NewFile(readyFD, "ready")
-	h, err := open(offset)
+	h, err := openHolder(offset)
 	if err != nil {
 		_, e := ready.WriteString(err.Error())
 		return errors.Join(err, e, ready.Close())
@@ -41,7 +41,7 @@ func Serve(ctx context.Context, offset int64, socket string, idle time.Duration)
 	if err := errors.Join(err, ready.Close()); err != nil {
 		return errors.Join(err, h.server.Process.Kill())
 	}
-	h.serve(idle)
+	h.serveClients(idle)
 	return removeSocket(ctx, socket)
 }
 
@@ -52,7 +52,7 @@ func removeSocket(ctx context.Context, socket string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	if conn, err := dial(socket); err == nil {
+	if conn, err := dialSocket(socket); err == nil {
 		return conn.Close()
 	}
 	if err := os.Remove(socket); !errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +96,7 @@ type holder struct {
 	idle    *time.Timer
 }
 
-func open(offset int64) (h *holder, err error) {
+func openHolder(offset int64) (h *holder, err error) {
 	h = &holder{}
 	image := os.NewFile(imageFD, "image")
 	defer image.Close() // only read
@@ -119,7 +119,7 @@ func open(offset int64) (h *holder, err error) {
 		return nil, err
 	}
 	var said bytes.Buffer
-	// The last word is the mount that it serves, in place of one that it makes. Source: libfuse, fuse_session_mount(3).
+	// Instead of a mount point, the last argument names the open /dev/fuse of an existing mount. Source: libfuse 3.3, fuse_session_mount.
 	h.server = exec.Command(program, "-f", "-o", "offset="+strconv.FormatInt(offset, 10), "/proc/self/fd/3", "/dev/fd/4")
 	h.server.ExtraFiles = []*os.File{image, fuse}
 	h.server.Stderr, h.server.Env = &said, []string{"PATH=" + ociruntime.Programs}
@@ -149,7 +149,7 @@ func open(offset int64) (h *holder, err error) {
 	}
 	go func() {
 		<-ended
-		_ = h.listener.Close() // the mount is dead; serve returns
+		_ = h.listener.Close() // the mount is dead; serveClients returns
 	}()
 	return h, nil
 }
@@ -206,21 +206,21 @@ func serverUID(image *os.File) uint32 {
 // firstWait is how long a holder waits for the process that has started it.
 const firstWait = 10 * time.Second
 
-// serve answers processes until idle has passed without one.
-func (h *holder) serve(idle time.Duration) {
-	h.idle = time.AfterFunc(max(idle, firstWait), h.end)
+// serveClients answers processes until idle has passed without one.
+func (h *holder) serveClients(idle time.Duration) {
+	h.idle = time.AfterFunc(max(idle, firstWait), h.endIfUnused)
 	for {
 		conn, err := h.listener.AcceptUnix()
 		if err != nil {
-			return // end has closed it
+			return // endIfUnused has closed it
 		}
-		if err := h.answer(conn, idle); err != nil { // the process has ended
+		if err := h.answerClient(conn, idle); err != nil { // the process has ended
 			_ = conn.Close() // nothing is written
 		}
 	}
 }
 
-func (h *holder) answer(conn *net.UnixConn, idle time.Duration) error {
+func (h *holder) answerClient(conn *net.UnixConn, idle time.Duration) error {
 	defer func() { _ = conn.Close() }() // nothing is written
 	pidfd, err := peerPidfd(conn)
 	if err != nil {
@@ -247,12 +247,12 @@ func (h *holder) answer(conn *net.UnixConn, idle time.Duration) error {
 	return err
 }
 
-// end ends this process. A process that has connected and isn't answered starts another holder.
-func (h *holder) end() {
+// endIfUnused lets this process end if no client is left. A process that has connected and isn't answered starts another holder.
+func (h *holder) endIfUnused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.clients == 0 {
-		_ = h.listener.Close() // serve returns
+		_ = h.listener.Close() // serveClients returns
 	}
 }
 

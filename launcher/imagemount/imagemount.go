@@ -1,12 +1,12 @@
 // Package imagemount mounts the squashfs of an image for a user without root, once for all tasks that use it at a time.
 //
 // A holder process is root of a user namespace of the user's. It starts squashfuse_ll, which serves the files, and gives a copy of
-// the mount to each process of the user that asks at its socket. A copy is a detached mount: the process attaches it in a mount
-// namespace of its own, and it lasts until the last process there has ended. The holder ends when those who asked have ended and nobody
-// has asked for some seconds; squashfuse_ll ends with the last copy. Files of root in the image belong to the user, and those of
-// others to nobody.
+// the mount to each client, a process of the user that connects to its socket. A copy is a detached mount: the client attaches it in a mount
+// namespace, and it lasts until the last process in that namespace has ended. The holder ends when all clients have ended and no new one has
+// connected for some seconds. squashfuse_ll ends with the last copy. Files that belong to root in the image belong to the user, and files of other
+// users to the overflow user.
 //
-// Nothing else has to be cleaned up: the next who asks replaces the socket of a holder that was killed.
+// After a holder was killed, the next client replaces its socket. Nothing else is left to clean up.
 package imagemount
 
 import (
@@ -39,9 +39,9 @@ type Source struct {
 	Offset int64 // of the squashfs in the file, in bytes
 }
 
-// key names the source among those of a user's processes in one cgroup: a job that is killed or limited takes no mount of others with it. A file
-// that is changed or replaced is another source.
-func (s Source) key(cgroup string) (string, error) {
+// hashSource returns a name of the source among those of a user's processes in one cgroup: the end of a job, or its limits, don't affect the mounts of other jobs. A file
+// that was changed or replaced is another source.
+func (s Source) hashSource(cgroup string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(s.File.Fd()), &st); err != nil {
 		return "", &fs.PathError{Op: "stat", Path: s.File.Name(), Err: err}
@@ -64,7 +64,7 @@ type Client struct {
 
 // Mount returns a detached read-only mount of the source. The holder knows from this process whether the mount is in use.
 func (c Client) Mount(ctx context.Context, s Source) (*os.File, error) {
-	key, err := s.key(c.Cgroup)
+	key, err := s.hashSource(c.Cgroup)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (c Client) Mount(ctx context.Context, s Source) (*os.File, error) {
 	const tries = 5
 	for range tries {
 		var tree *os.File
-		if tree, err = ask(ctx, socket); err == nil {
+		if tree, err = askHolder(ctx, socket); err == nil {
 			return tree, nil
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -85,16 +85,16 @@ func (c Client) Mount(ctx context.Context, s Source) (*os.File, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if err := c.start(ctx, socket, s); err != nil {
+		if err := c.startHolder(ctx, socket, s); err != nil {
 			return nil, fmt.Errorf("mount %s: %w", s.File.Name(), err)
 		}
 	}
 	return nil, fmt.Errorf("mount %s: %w", s.File.Name(), err)
 }
 
-// ask asks the holder at the socket.
-func ask(ctx context.Context, socket string) (*os.File, error) {
-	conn, err := dial(socket)
+// askHolder asks the holder at the socket.
+func askHolder(ctx context.Context, socket string) (*os.File, error) {
+	conn, err := dialSocket(socket)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func ask(ctx context.Context, socket string) (*os.File, error) {
 	return os.NewFile(uintptr(fds[0]), "image"), nil
 }
 
-func dial(socket string) (conn *net.UnixConn, err error) {
+func dialSocket(socket string) (conn *net.UnixConn, err error) {
 	err = withAddress(socket, func(a *net.UnixAddr) (err error) {
 		conn, err = net.DialUnix("unix", nil, a)
 		return err
@@ -147,14 +147,14 @@ const (
 	startTime  = time.Minute
 )
 
-// start starts a holder unless another process has done so meanwhile.
-func (c Client) start(ctx context.Context, socket string, s Source) (err error) {
+// startHolder starts a holder unless another process has done so meanwhile.
+func (c Client) startHolder(ctx context.Context, socket string, s Source) (err error) {
 	l, err := lock.Create(ctx, lockOf(socket), 0o600, lock.Exclusive)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	if conn, err := dial(socket); err == nil {
+	if conn, err := dialSocket(socket); err == nil {
 		return conn.Close()
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,6 @@
 // Package apptainer has Apptainer's verbs exec, run and shell for images in files: the command becomes a process of the image, with this
 // user's id, home and working directory, and with leased devices. There is no container runtime, and no task that other verbs know: when a
-// shell or a job runner ends the command, all is over.
+// shell or a job runner ends the command, nothing is left.
 //
 // A user without root runs the same command line twice: outside a user namespace, where this process gets the image's mount (package
 // imagemount) and ends the lease later, and inside (package rootless), where it makes the container (package enter) and becomes the command.
@@ -60,7 +60,7 @@ func Command() *cli.Command {
 
 func newVerb(name, usage, args string) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, ArgsUsage: args, Flags: flags(),
+		Name: name, Usage: usage, ArgsUsage: args, Flags: listFlags(),
 		OnUsageError: func(c *cli.Context, err error, isSub bool) error { return withCode(verb.WrongUsage(c, err, isSub)) },
 		Action:       func(c *cli.Context) error { return withCode(runVerb(c)) },
 	}
@@ -91,13 +91,13 @@ func withCode(err error) error {
 	return err
 }
 
-// endingSignals are those that end this process without a word of Go's runtime.
+// endingSignals are signals that end this process by default, without output of Go's runtime.
 func endingSignals() []unix.Signal {
 	return []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGKILL, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGTERM}
 }
 
-// usage says what a verb takes, for a command line without it.
-func usage(name string) string {
+// describeUsage says what a verb takes, for a command line without it.
+func describeUsage(name string) string {
 	if name == "exec" {
 		return "exec takes an image and a command: berth apptainer exec image.sif python train.py"
 	}
@@ -106,7 +106,7 @@ func usage(name string) string {
 
 func runVerb(c *cli.Context) error {
 	if c.NArg() == 0 || c.NArg() == 1 && c.Command.Name == "exec" {
-		return verb.WrongCommandLine(c, usage(c.Command.Name))
+		return verb.WrongCommandLine(c, describeUsage(c.Command.Name))
 	}
 	if err := waiting.CheckFlags(c); err != nil {
 		return err
@@ -136,7 +136,7 @@ func runVerb(c *cli.Context) error {
 	if c.Bool("writable") && !img.isDir {
 		return errors.New("--writable: SIF files never change; --writable-tmpfs keeps changes in memory")
 	}
-	passed, err := img.pass(c.Context, conf)
+	passed, err := img.passOn(c.Context, conf)
 	if err != nil {
 		return err
 	}
@@ -197,13 +197,13 @@ func devicesRequest(c *cli.Context) (request.Request, error) {
 
 // isSet reports whether one of Apptainer's variables for a switch has a true value.
 func isSet(name string) bool {
-	value := strings.ToLower(variable(name))
+	value := strings.ToLower(readVariable(name))
 	on, err := strconv.ParseBool(value)
 	return err == nil && on || value == "yes" || value == "y"
 }
 
-// variable returns the value of one of Apptainer's variables, which also have the older name.
-func variable(name string) string {
+// readVariable returns the value of one of Apptainer's variables, which also have the older name.
+func readVariable(name string) string {
 	if value, ok := os.LookupEnv("APPTAINER_" + name); ok {
 		return value
 	}
@@ -212,7 +212,7 @@ func variable(name string) string {
 
 // refuseFlags returns an error for a flag that berth has not.
 func refuseFlags(c *cli.Context) error {
-	for _, f := range refused() {
+	for _, f := range listRefusals() {
 		if c.IsSet(f.name) {
 			return fmt.Errorf("--%s: %s", f.name, f.reason)
 		}

@@ -74,10 +74,10 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 			return err
 		}
 	}
-	if err := plan.spaces.enter(); err != nil {
+	if err := plan.spaces.enterAll(); err != nil {
 		return err
 	}
-	prepare, err := acquire(c, &o, plan)
+	prepare, err := acquireLease(c, &o, plan)
 	if err != nil {
 		return err
 	}
@@ -97,10 +97,10 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if inNamespace {
 		spec.RestrictToUserNamespace(config, userns.HasGroup)
 	}
-	if err := plan.build(box, config); err != nil {
+	if err := plan.makeMounts(box, config); err != nil {
 		return err
 	}
-	argv, env, err := plan.command(box, config.Process.Env)
+	argv, env, err := plan.findCommand(box, config.Process.Env)
 	if err != nil {
 		return err
 	}
@@ -132,9 +132,6 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 			return fmt.Errorf("end with the parent: %w", err)
 		}
-		if err := c.Err(); err != nil {
-			return err
-		}
 	}
 	return enter.Exec(argv[0], argv, env, plan.fakeroot)
 }
@@ -160,8 +157,8 @@ func isDirectory(name string) bool {
 	return err == nil && st.IsDir()
 }
 
-// acquire takes the lease. prepare adds its devices to a spec.
-func acquire(c *cli.Context, o *launcher.Options, p *plan) (prepare func(*specs.Spec, *os.File) error, err error) {
+// acquireLease takes the lease. prepare adds its devices to a spec.
+func acquireLease(c *cli.Context, o *launcher.Options, p *plan) (prepare func(*specs.Spec, *os.File) error, err error) {
 	if o.Devices == nil {
 		return func(*specs.Spec, *os.File) error { return nil }, nil
 	}
@@ -173,8 +170,8 @@ func acquire(c *cli.Context, o *launcher.Options, p *plan) (prepare func(*specs.
 	}, err
 }
 
-// build makes the container's mounts: those of the plan, and those of the spec, which are the lease's.
-func (p *plan) build(box *enter.Container, config *specs.Spec) error {
+// makeMounts makes the container's mounts: those of the plan, and those of the spec, which are the lease's.
+func (p *plan) makeMounts(box *enter.Container, config *specs.Spec) error {
 	if p.contained {
 		if err := box.Symlink("/dev/pts/ptmx", "/dev/ptmx"); err != nil {
 			return err
@@ -190,14 +187,14 @@ func (p *plan) build(box *enter.Container, config *specs.Spec) error {
 	if err := p.mountAccounts(box); err != nil {
 		return err
 	}
-	if err := box.CreateFile(scriptPath, p.script()); err != nil {
+	if err := box.CreateFile(scriptPath, p.writeScript()); err != nil {
 		return err
 	}
 	if err := box.MountLater(); err != nil {
 		return err
 	}
 	for _, d := range config.Linux.Devices {
-		if err := box.Mount(bind(d.Path, d.Path, "nosuid")); err != nil {
+		if err := box.Mount(bindRecursively(d.Path, d.Path, "nosuid")); err != nil {
 			return err
 		}
 	}
@@ -214,12 +211,12 @@ func (p *plan) build(box *enter.Container, config *specs.Spec) error {
 	return nil
 }
 
-// bind returns a recursive bind mount.
-func bind(source, target string, options ...string) specs.Mount {
+// bindRecursively returns a recursive bind mount.
+func bindRecursively(source, target string, options ...string) specs.Mount {
 	return specs.Mount{Type: "bind", Source: source, Destination: target, Options: append([]string{"rbind", "rslave"}, options...)}
 }
 
-func tmpfs(target string, options ...string) specs.Mount {
+func newTmpfs(target string, options ...string) specs.Mount {
 	return specs.Mount{Type: "tmpfs", Destination: target, Options: append([]string{"nosuid", "nodev"}, options...)}
 }
 
@@ -230,56 +227,56 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 			all = append(all, mounts...)
 		}
 	}
-	add("proc", bind("/proc", "/proc"))
-	add("sys", bind("/sys", "/sys"))
-	if os.Geteuid() == 0 && !userns.IsInside() { // who could change the machine by these, and leave the cgroup of the lease
+	add("proc", bindRecursively("/proc", "/proc"))
+	add("sys", bindRecursively("/sys", "/sys"))
+	if os.Geteuid() == 0 && !userns.IsInside() { // with write access, root could change the machine and leave the lease's cgroup
 		for _, name := range []string{"/proc/sys", "/proc/sysrq-trigger"} {
 			if _, err := os.Stat(name); err == nil {
-				add("proc", bind(name, name, "ro"))
+				add("proc", bindRecursively(name, name, "ro"))
 			}
 		}
-		add("sys", bind("/sys", "/sys", "ro"))
+		add("sys", bindRecursively("/sys", "/sys", "ro"))
 	}
-	add("dev", tmpfs("/dev", "mode=755", "size=64m"))
+	add("dev", newTmpfs("/dev", "mode=755", "size=64m"))
 	if !slices.Contains(p.without, "dev") {
 		names := []string{"null", "zero", "random", "urandom", "tty"}
 		if !p.contained {
 			names = append(names, "full")
 		}
 		for _, name := range names {
-			all = append(all, bind("/dev/"+name, "/dev/"+name, "nosuid"))
+			all = append(all, bindRecursively("/dev/"+name, "/dev/"+name, "nosuid"))
 		}
 		if p.contained {
 			if p.spaces.ipc {
 				all = append(all, specs.Mount{Type: "mqueue", Destination: "/dev/mqueue", Options: []string{"nosuid", "nodev"}})
 			}
-			all = append(all, specs.Mount{Type: "devpts", Destination: "/dev/pts", Options: []string{"newinstance", "ptmxmode=0666", "mode=0620", "nosuid", "noexec"}}, tmpfs("/dev/shm", "mode=1777"))
+			all = append(all, specs.Mount{Type: "devpts", Destination: "/dev/pts", Options: []string{"newinstance", "ptmxmode=0666", "mode=0620", "nosuid", "noexec"}}, newTmpfs("/dev/shm", "mode=1777"))
 		} else {
 			for _, name := range []string{"pts", "ptmx", "shm", "mqueue", "hugepages"} {
 				if _, err := os.Stat("/dev/" + name); err == nil {
-					all = append(all, bind("/dev/"+name, "/dev/"+name, "nosuid"))
+					all = append(all, bindRecursively("/dev/"+name, "/dev/"+name, "nosuid"))
 				}
 			}
 		}
 	}
 	for _, name := range []string{"/etc/localtime", "/etc/hosts"} {
 		if _, err := os.Stat(name); err == nil && !slices.Contains(p.without, "bind-paths") {
-			add(name, bind(name, name, "nosuid", "nodev"))
+			add(name, bindRecursively(name, name, "nosuid", "nodev"))
 		}
 	}
 	for _, name := range []string{"/tmp", "/var/tmp"} {
 		if p.contained {
-			add("tmp", p.empty(name, strings.ReplaceAll(name[1:], "/", "_"), "1777"))
+			add("tmp", p.mountEmpty(name, strings.ReplaceAll(name[1:], "/", "_"), "1777"))
 		} else if isDirectory(name) {
-			add("tmp", bind(name, name, "nosuid", "nodev"))
+			add("tmp", bindRecursively(name, name, "nosuid", "nodev"))
 		}
 	}
 	switch {
 	case p.contained && !p.home.chosen:
-		add("home", p.empty(p.home.inside, "home", "755"))
+		add("home", p.mountEmpty(p.home.inside, "home", "755"))
 	case p.home.chosen || isDirectory(p.home.outside): // some accounts have none
 		_ = os.MkdirAll(p.home.outside, 0o755) // the mount's error says more
-		add("home", bind(p.home.outside, p.home.inside, "nosuid", "nodev"))
+		add("home", bindRecursively(p.home.outside, p.home.inside, "nosuid", "nodev"))
 	}
 	return all
 }
@@ -293,7 +290,7 @@ func (p *plan) cwdMounts() []specs.Mount {
 	if p.contained || p.mustCwd || inHome || inTmp || ofSystem || slices.Contains(p.without, "cwd") {
 		return nil
 	}
-	return []specs.Mount{bind(p.cwd, p.cwd, "nosuid", "nodev")}
+	return []specs.Mount{bindRecursively(p.cwd, p.cwd, "nosuid", "nodev")}
 }
 
 // mountAccounts mounts files in which the image's users and groups have this user too, and the resolver's file.
@@ -333,7 +330,7 @@ func (p *plan) mountFile(box *enter.Container, name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	return box.Mount(bind(from, name, "nosuid", "nodev"))
+	return box.Mount(bindRecursively(from, name, "nosuid", "nodev"))
 }
 
 // addLines appends lines whose first field no line has.

@@ -6,8 +6,8 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 )
 
-// flags are Apptainer's that have the same meaning here, and berth's for devices.
-func flags() []cli.Flag {
+// listFlags returns the flags that are Apptainer's that have the same meaning here, and berth's for devices.
+func listFlags() []cli.Flag {
 	return append([]cli.Flag{
 		&cli.StringFlag{Name: "gpus", Usage: "lease the devices of `REQUEST`: 2, or a request of berth alloc"},
 		&cli.BoolFlag{Name: "nv", Usage: "lease one GPU, unless --gpus asks for others"},
@@ -28,7 +28,7 @@ func flags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "overlay", Aliases: []string{"o"}, Usage: "keep changes of the image's files in the directory `DIR[:ro]`"},
 		&cli.StringSliceFlag{Name: "scratch", Aliases: []string{"S"}, Usage: "have an empty directory `DIR`; several with commas"},
 		&cli.StringFlag{Name: "workdir", Aliases: []string{"W"}, Usage: "put scratch directories, and with --contain home, /tmp and /var/tmp, in `DIR`"},
-		&cli.BoolFlag{Name: "fakeroot", Aliases: []string{"f"}, Usage: "be root, whom the host takes for this user"},
+		&cli.BoolFlag{Name: "fakeroot", Aliases: []string{"f"}, Usage: "be root in the container, mapped to this user on the host"},
 		&cli.BoolFlag{Name: "writable", Aliases: []string{"w"}, Usage: "write to an image that is a directory"},
 		&cli.BoolFlag{Name: "no-privs", Hidden: true},                       // as always
 		&cli.BoolFlag{Name: "userns", Aliases: []string{"u"}, Hidden: true}, // as always
@@ -53,7 +53,7 @@ type refusal struct {
 	reason  string
 }
 
-func refused() []refusal {
+func listRefusals() []refusal {
 	return []refusal{
 		{"containall", []string{"C"}, false, "there is no namespace of processes yet; --contain --cleanenv --ipc has the rest"},
 		{"compat", nil, false, "there is no namespace of processes yet; --contain --cleanenv --ipc --writable-tmpfs --no-umask --no-eval has the rest"},
@@ -70,7 +70,7 @@ func refused() []refusal {
 }
 
 func refusedFlags() (all []cli.Flag) {
-	for _, r := range refused() {
+	for _, r := range listRefusals() {
 		if r.value {
 			all = append(all, &cli.StringFlag{Name: r.name, Aliases: r.aliases, Hidden: true})
 		} else {

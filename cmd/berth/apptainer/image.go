@@ -74,9 +74,9 @@ func openImage(name string) (image, error) {
 	return i, nil
 }
 
-// pass returns the value of imageVariable for the process inside. For a SIF file it is the number of a file descriptor of a mount of its root file
+// passOn returns the value of imageVariable for the process inside. For a SIF file it is the number of a file descriptor of a mount of its root file
 // system, which the programs that this process starts inherit.
-func (i image) pass(ctx context.Context, conf berth.Config) (string, error) {
+func (i image) passOn(ctx context.Context, conf berth.Config) (string, error) {
 	if i.isDir {
 		return directoryImage, nil
 	}

@@ -24,7 +24,7 @@ type part struct {
 	show func(sif.Metadata) any
 }
 
-func parts() []part {
+func listParts() []part {
 	return []part{
 		{"labels", "l", "show the labels, as without a flag", "labels", func(m sif.Metadata) any { return m.Labels }},
 		{"deffile", "d", "show the definition file", "deffile", func(m sif.Metadata) any { return m.Definition }},
@@ -41,7 +41,7 @@ func inspectVerb() *cli.Command {
 		&cli.BoolFlag{Name: "json", Aliases: []string{"j"}, Usage: "print JSON as Apptainer does"},
 		&cli.BoolFlag{Name: "all", Usage: "show everything, as JSON"},
 	}
-	for _, p := range parts() {
+	for _, p := range listParts() {
 		f := &cli.BoolFlag{Name: p.flag, Usage: p.usage}
 		if p.alias != "" {
 			f.Aliases = []string{p.alias}
@@ -51,11 +51,11 @@ func inspectVerb() *cli.Command {
 	return &cli.Command{
 		Name: "inspect", Usage: "show what the author of a SIF file says about it", ArgsUsage: "IMAGE", Flags: list,
 		OnUsageError: func(c *cli.Context, err error, isSub bool) error { return withCode(verb.WrongUsage(c, err, isSub)) },
-		Action:       func(c *cli.Context) error { return withCode(inspect(c)) },
+		Action:       func(c *cli.Context) error { return withCode(inspectImage(c)) },
 	}
 }
 
-func inspect(c *cli.Context) error {
+func inspectImage(c *cli.Context) error {
 	if c.NArg() != 1 {
 		return verb.WrongCommandLine(c, "inspect takes an image: berth apptainer inspect image.sif")
 	}
@@ -71,9 +71,9 @@ func inspect(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Args().First(), err)
 	}
-	chosen := slices.DeleteFunc(parts(), func(p part) bool { return !c.Bool(p.flag) && !c.Bool("all") })
+	chosen := slices.DeleteFunc(listParts(), func(p part) bool { return !c.Bool(p.flag) && !c.Bool("all") })
 	if len(chosen) == 0 {
-		chosen = parts()[:1]
+		chosen = listParts()[:1]
 	}
 	if c.Bool("json") || c.Bool("all") {
 		attributes := map[string]any{}

@@ -17,8 +17,8 @@ func chooseNamespaces(c *cli.Context) namespaces {
 	return namespaces{ipc: c.Bool("ipc") || isSet("IPC"), uts: c.Bool("uts") || c.IsSet("hostname"), hostname: c.String("hostname")}
 }
 
-// enter gives this thread the namespaces.
-func (n namespaces) enter() error {
+// enterAll gives this thread the namespaces.
+func (n namespaces) enterAll() error {
 	flags := 0
 	for flag, on := range map[int]bool{unix.CLONE_NEWIPC: n.ipc, unix.CLONE_NEWUTS: n.uts} {
 		if on {

@@ -60,7 +60,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	p := &plan{
 		verb: c.Command.Name, groups: readGroups(), image: c.Args().First(), words: c.Args().Tail(),
 		contained: c.Bool("contain") || isSet("CONTAIN"),
-		without:   splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), variable("SHELL")),
+		without:   splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), readVariable("SHELL")),
 	}
 	if len(p.words) > 0 && p.words[0] == "--" {
 		p.words = p.words[1:]
@@ -70,7 +70,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	if p.fakeroot {
 		p.user.name, p.user.shell = "root", "/bin/sh"
 	}
-	p.scratch, p.workdir = splitWords(c, "scratch"), cmp.Or(c.String("workdir"), variable("WORKDIR"))
+	p.scratch, p.workdir = splitWords(c, "scratch"), cmp.Or(c.String("workdir"), readVariable("WORKDIR"))
 	var err error
 	p.spaces = chooseNamespaces(c)
 	if p.cwd, err = os.Getwd(); err != nil { // it was removed
@@ -79,7 +79,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	if c.Bool("no-home") || isSet("NO_HOME") || path.Clean(p.user.dir) == "/" && !c.IsSet("home") {
 		p.without = append(p.without, "home")
 	}
-	if p.home, err = chooseHome(cmp.Or(c.String("home"), variable("HOME")), p.user.dir); err != nil {
+	if p.home, err = chooseHome(cmp.Or(c.String("home"), readVariable("HOME")), p.user.dir); err != nil {
 		return nil, err
 	}
 	if p.fakeroot && !p.home.chosen {
@@ -91,7 +91,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	if p.writes, err = chooseWrites(c); err != nil {
 		return nil, err
 	}
-	if dir := cmp.Or(c.String("pwd"), variable("PWD"), variable("CWD")); dir != "" {
+	if dir := cmp.Or(c.String("pwd"), readVariable("PWD"), readVariable("CWD")); dir != "" {
 		p.cwd, p.mustCwd = dir, true
 	}
 	if err := p.readBinds(c); err != nil {
@@ -171,7 +171,7 @@ func (p *plan) readBinds(c *cli.Context) error {
 		}
 		p.addBind(m)
 	}
-	for _, w := range append(c.StringSlice("mount"), strings.FieldsFunc(variable("MOUNT"), func(r rune) bool { return r == '\n' })...) {
+	for _, w := range append(c.StringSlice("mount"), strings.FieldsFunc(readVariable("MOUNT"), func(r rune) bool { return r == '\n' })...) {
 		m, err := parseMount(w)
 		if err != nil {
 			return err
@@ -270,7 +270,7 @@ func newBind(flag, source, target string, options []string) (specs.Mount, error)
 	if _, err := os.Stat(source); err != nil {
 		return specs.Mount{}, fmt.Errorf("%s: %w", flag, err)
 	}
-	return bind(source, path.Clean(target), append([]string{"nosuid", "nodev"}, options...)...), nil
+	return bindRecursively(source, path.Clean(target), append([]string{"nosuid", "nodev"}, options...)...), nil
 }
 
 // variables are environment variables for the container.

@@ -17,8 +17,8 @@ const scriptPath = "/dev/.berth"
 // defaultPath is PATH before the image's scripts. Source: apptainer(1) 1.4 as it behaves.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// command returns the program to execute, its arguments and environment. devices are the environment variables of the lease.
-func (p *plan) command(box *enter.Container, devices []string) (argv, env []string, err error) {
+// findCommand returns the program to execute, its arguments and environment. devices are the environment variables of the lease.
+func (p *plan) findCommand(box *enter.Container, devices []string) (argv, env []string, err error) {
 	container := p.image
 	if abs, err := filepath.Abs(p.image); err == nil {
 		container = abs
@@ -68,8 +68,8 @@ func (p *plan) findProgram(box *enter.Container) (string, error) {
 	return "", fmt.Errorf("%q: there is no such program in the image", name)
 }
 
-// script returns the script.
-func (p *plan) script() []byte {
+// writeScript returns the script.
+func (p *plan) writeScript() []byte {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	// The image's scripts run in an environment without the host's variables, which then fill what the image hasn't set.
@@ -82,10 +82,10 @@ func (p *plan) script() []byte {
 	line(`unset SHLVL SINGULARITY_APPNAME`)
 	for _, kv := range p.variables.host {
 		name, value, _ := strings.Cut(kv, "=")
-		line(`if [ -z "${%s+set}" ]; then export %s=%s; fi`, name, name, quote(value))
+		line(`if [ -z "${%s+set}" ]; then export %s=%s; fi`, name, name, quoteWord(value))
 	}
 	if !p.variables.clean {
-		line(`export USER_PATH=%s`, quote(os.Getenv("PATH")+":/bin:/usr/bin:/sbin:/usr/sbin:/usr/local/bin:/usr/local/sbin"))
+		line(`export USER_PATH=%s`, quoteWord(os.Getenv("PATH")+":/bin:/usr/bin:/sbin:/usr/sbin:/usr/local/bin:/usr/local/sbin"))
 	}
 	p.setVariables(line, p.variables.prefixed)
 	if p.variables.file != "" {
@@ -103,15 +103,15 @@ func (p *plan) script() []byte {
 		line(`exec "$@"`)
 	case "run":
 		if p.app != "" {
-			line(`if [ -x /scif/apps/%[1]s/scif/runscript ]; then exec /scif/apps/%[1]s/scif/runscript "$@"; fi`, quote(p.app))
-			line(`echo "berth: the image has no app "%s >&2; exit 1`, quote(p.app))
+			line(`if [ -x /scif/apps/%[1]s/scif/runscript ]; then exec /scif/apps/%[1]s/scif/runscript "$@"; fi`, quoteWord(p.app))
+			line(`echo "berth: the image has no app "%s >&2; exit 1`, quoteWord(p.app))
 		}
 		line(`if [ -x /.singularity.d/runscript ]; then exec /.singularity.d/runscript "$@"; fi`)
 		line(`echo 'berth: the image has no runscript; executing /bin/sh' >&2`)
 		line(`exec /bin/sh "$@"`)
 	default:
 		if p.shell != "" {
-			line(`if [ -x %[1]s ]; then exec %[1]s; fi`, quote(p.shell))
+			line(`if [ -x %[1]s ]; then exec %[1]s; fi`, quoteWord(p.shell))
 		}
 		line(`if [ -x /bin/bash ]; then export SHELL=/bin/bash PS1="Apptainer $APPTAINER_NAME:\\w> "; exec /bin/bash --norc; fi`)
 		line(`export SHELL=/bin/sh; exec /bin/sh`)
@@ -123,7 +123,7 @@ func (p *plan) script() []byte {
 func (p *plan) setVariables(line func(format string, args ...any), variables []string) {
 	for _, kv := range variables {
 		name, value, _ := strings.Cut(kv, "=")
-		text := quote(value)
+		text := quoteWord(value)
 		if p.variables.eval {
 			text = quoteExpanded(value)
 		}
@@ -143,8 +143,8 @@ func (p *plan) setVariables(line func(format string, args ...any), variables []s
 	}
 }
 
-// quote returns text as a word of a shell.
-func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+// quoteWord returns text as a word of a shell.
+func quoteWord(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // quoteExpanded returns text as a word in which a shell expands variables and commands.
 func quoteExpanded(text string) string {

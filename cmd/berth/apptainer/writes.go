@@ -71,18 +71,18 @@ func (p *plan) makeWorkDirs() error {
 	return nil
 }
 
-// empty returns the mount of an empty directory: a directory of --workdir, or a new file system in memory.
-func (p *plan) empty(target, name, mode string) specs.Mount {
+// mountEmpty returns the mount of an empty directory: a directory of --workdir, or a new file system in memory.
+func (p *plan) mountEmpty(target, name, mode string) specs.Mount {
 	if p.workdir != "" {
-		return bind(filepath.Join(p.workdir, name), target, "nosuid", "nodev")
+		return bindRecursively(filepath.Join(p.workdir, name), target, "nosuid", "nodev")
 	}
-	return tmpfs(target, "mode="+mode, "size=64m")
+	return newTmpfs(target, "mode="+mode, "size=64m")
 }
 
 // scratchMounts are the mounts of --scratch.
 func (p *plan) scratchMounts() (all []specs.Mount) {
 	for _, name := range p.scratch {
-		all = append(all, p.empty(path.Clean("/"+name), "scratch/"+name, "750"))
+		all = append(all, p.mountEmpty(path.Clean("/"+name), "scratch/"+name, "750"))
 	}
 	return all
 }
