@@ -1,10 +1,10 @@
 // Package enter makes this process a process of an image: it mounts a root file system of the image, binds directories and devices of the
-// host, and executes a program there. There is no runtime, no monitor and no second process: the program has this process's pid, terminal,
+// host, and executes a program there. The container has no runtime and no monitor: the program has this process's pid, terminal,
 // signals, file descriptors and cgroup, as under Apptainer.
 //
-// The process is alone in a mount namespace of its own, so nothing has to be unmounted: the mounts end with its last descendant. It has
-// CAP_SYS_ADMIN there, as root of the machine or in a user namespace ([userns.Keep]). The calls below are made from one goroutine, which is locked
-// to its thread before [Open]. Needs Linux 5.12 (mount_setattr).
+// The process has a mount namespace of its own, so nothing has to be unmounted: the mounts end with its last descendant. It has
+// CAP_SYS_ADMIN there, as root of the machine or in a user namespace ([userns.EnterAsSelf]). All functions are called from one goroutine, which is
+// locked to its thread before [Open]. Needs Linux 5.12 (mount_setattr).
 package enter
 
 import (

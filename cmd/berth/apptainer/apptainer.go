@@ -1,4 +1,4 @@
-// Package apptainer has Apptainer's verbs exec, run and shell for images in files: the command becomes a process of the image, with this
+// Package apptainer has Apptainer's verbs exec, run, shell and inspect for images in files. With the first three the command becomes a process of the image, with this
 // user's id, home and working directory, and with leased devices. There is no container runtime, and no task that other verbs know: when a
 // shell or a job runner ends the command, nothing is left.
 //
