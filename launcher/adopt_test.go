@@ -172,6 +172,29 @@ func TestAdoptedRestarts(t *testing.T) {
 	})
 }
 
+// TestStopLost: a task that is stopped between two lives, without a monitor, isn't restarted by the next monitor.
+func TestStopLost(t *testing.T) {
+	onAllRigs(t, func(t *testing.T, r rig) {
+		path, volume := makeFIFO(t)
+		d := r.detach(hear+"read x <&3; exit 42", func(j *job) {
+			j.Devices, j.Volumes = "ledger", []string{volume}
+			j.Lasting.Restart = tasks.Restart{Policy: "always"}
+		})
+		d.killMonitor()
+		writeWord(t, path, "end")
+		r.until("the task is lost", func() bool { return d.task().State == tasks.Lost })
+		if err := control.Stop(t.Context(), r.store(), d.task(), -1); err != nil {
+			t.Error(err)
+		}
+		r.sweep()
+		if got := d.exit(); got.Restarts != 0 {
+			t.Errorf("it was restarted: %+v", got)
+		}
+		d.nothing()
+		d.remove()
+	})
+}
+
 // A monitor needs none of berth's files, nor the runtime's, to end well: they may be
 // upgraded or removed while the task runs.
 func TestMonitorOutlivesItsProgram(t *testing.T) {

@@ -105,7 +105,7 @@ func (e *Engine) loadTask(ctx context.Context, t tasks.Task) (client.Container, 
 
 // Stop ends a task for good, as control.Stop does.
 func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) error {
-	if t.State == tasks.Exited || t.State == tasks.Lost {
+	if t.State == tasks.Exited {
 		return nil
 	}
 	ctx = withNamespace(ctx)

@@ -31,6 +31,14 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 			return err
 		}
 	}
+	if t.Orphan() { // a new monitor records its end, or restarts it
+		var err error
+		if t, err = currentTask(ctx, store, t.ID); errors.Is(err, ErrNotRunning) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
 	if !hasEnded(t) {
 		if !force {
 			return fmt.Errorf("task %s: %w (%s)", t.Name, ErrRuns, t.Status)

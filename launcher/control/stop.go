@@ -120,9 +120,10 @@ func graceOf(t tasks.Task) time.Duration {
 // task's own. A task that has already ended is not an error. A first process without a handler for
 // the stop signal is killed at once, because the kernel would drop the signal.
 func Stop(ctx context.Context, store tasks.Store, t tasks.Task, grace time.Duration) error {
-	if hasEnded(t) {
+	if t.State == tasks.Exited {
 		return nil
 	}
+	// A lost task is marked, too: a new monitor could restart it.
 	if grace < 0 {
 		grace = graceOf(t)
 	}

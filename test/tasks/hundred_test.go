@@ -42,9 +42,9 @@ func TestHundred(t *testing.T) {
 			h := newHundred(t, cgroup)
 			before := h.listState()
 			h.storm()
+			h.report()
 			h.checkJobs()
 			h.removeAllTasks(before)
-			h.report()
 		})
 	}
 }
