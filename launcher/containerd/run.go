@@ -588,5 +588,5 @@ func (e *Engine) removeTaskFiles(ctx context.Context, id string) error {
 	if tree, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil {
 		gone = errors.Join(gone, tree.RemoveAll(path))
 	}
-	return errors.Join(gone, e.store.Remove(id), e.store.PruneNames())
+	return errors.Join(gone, e.store.Remove(id))
 }

@@ -237,6 +237,5 @@ func RemoveBroken(ctx context.Context, store tasks.Store, broken *tasks.BrokenEr
 	return errors.Join(runSteps(
 		func() error { return RemoveContainer(ctx, p, cgroups) },
 		func() error { return store.Remove(broken.ID) },
-		store.PruneNames, // the task's name is only in its record, which can't be read
 	), held.Close())
 }

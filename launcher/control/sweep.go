@@ -238,12 +238,6 @@ func (s sweeper) removeOrRecord(ctx context.Context, l leftover) error {
 			}
 			return s.store.Remove(l.ID)
 		},
-		func() error {
-			if l.rec.ID != "" {
-				return nil
-			}
-			return s.store.PruneNames() // the task's name is only in its record, which is missing
-		},
 	)
 }
 

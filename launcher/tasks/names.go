@@ -70,30 +70,21 @@ func (s Store) ReleaseName(name, id string) (err error) {
 	return os.Remove(link)
 }
 
-// PruneNames releases the names of tasks whose directories no longer exist.
-func (s Store) PruneNames() (err error) {
+// releaseAllNames releases each name of a task, whose record is missing or damaged.
+func (s Store) releaseAllNames(id string) (err error) {
 	held, err := s.lockNames()
 	if err != nil {
-		return err
+		return fmt.Errorf("release names: %w", err)
 	}
 	defer func() { err = errors.Join(err, held.Close()) }()
 	entries, err := os.ReadDir(s.namesDir())
-	if err != nil {
-		return err
-	}
 	for _, e := range entries {
 		link := filepath.Join(s.namesDir(), e.Name())
-		owner, err := os.Readlink(link)
-		if err != nil {
-			continue // not a link of this package
-		}
-		if _, err := os.Lstat(s.Dir(owner)); errors.Is(err, fs.ErrNotExist) {
-			if err := os.Remove(link); err != nil {
-				return err
-			}
+		if owner, e := os.Readlink(link); e == nil && owner == id {
+			err = errors.Join(err, os.Remove(link))
 		}
 	}
-	return nil
+	return err
 }
 
 // IDByName returns the id of the task that has claimed a name, "" if none has.

@@ -216,26 +216,32 @@ func (s Store) RemoveState(id string) (err error) {
 // on the task doesn't exist. The directory is removed last, so that a sweep finds it if Remove is
 // killed.
 func (s Store) Remove(id string) error {
-	name := id
-	if r, err := s.Record(id); err == nil && r.Member == nil { // ranks don't claim their names
-		name = r.Name
+	r, err := s.Record(id)
+	switch {
+	case err != nil:
+		return s.remove(id, s.releaseAllNames)
+	case r.Member != nil || r.Name == id: // ranks don't claim their names
+		return s.remove(id, func(string) error { return nil })
 	}
-	return s.RemoveNamed(id, name)
+	return s.RemoveNamed(id, r.Name)
 }
 
 // RemoveNamed is Remove for a task with this name, with or without a record.
 func (s Store) RemoveNamed(id, name string) error {
+	return s.remove(id, func(id string) error { return s.ReleaseName(name, id) })
+}
+
+func (s Store) remove(id string, releaseNames func(id string) error) error {
 	if err := checkUnmounted(s.Dir(id)); err != nil {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}
 	if err := os.Remove(s.Path(id, recordFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}
-	var err error
-	if name != id {
-		err = s.ReleaseName(name, id)
+	if err := errors.Join(releaseNames(id), s.RemoveState(id)); err != nil {
+		return fmt.Errorf("remove task %s: %w", id, err)
 	}
-	if err = errors.Join(err, s.RemoveState(id), RemoveDir(s.Dir(id))); err != nil {
+	if err := RemoveDir(s.Dir(id)); err != nil {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}
 	return nil

@@ -25,6 +25,21 @@ type victim struct {
 	pid, pidfd int
 }
 
+// launcherProcess is what the command that launches a detached task is, more closely.
+const launcherProcess = "launcher"
+
+// next returns what a process may have become by the time that it is killed: a launcher executes the monitor, and a
+// runtime's child the container's first program.
+func (v victim) next() string {
+	switch v.what {
+	case launcherProcess:
+		return monitorKilled
+	case "crun", "runc":
+		return initKilled
+	}
+	return ""
+}
+
 // enough is how often a task is hit at most, and how many hits there are for each: the
 // last ones would never end. A job whose starts were hit enoughStarts times isn't hit any more: it would never start.
 const (
@@ -87,8 +102,11 @@ func release(all []victim) {
 }
 
 func (h *hundred) kill(v victim, r *rand.Rand) {
-	if v.name != "" {
-		h.noteIncident(v.name, v.kind) // before it dies
+	if v.name != "" { // before it dies
+		h.noteIncident(v.name, v.kind)
+		if next := v.next(); next != "" {
+			h.noteIncident(v.name, next)
+		}
 	}
 	if unix.PidfdSendSignal(v.pidfd, unix.SIGKILL, nil, 0) != nil {
 		return
@@ -213,7 +231,7 @@ func (h *hundred) classify(dir string, ids map[string]string) victim {
 			v.name = words[i+1]
 		}
 		if words[1] == "launch" {
-			v.what, v.name = "launcher", words[len(words)-1]
+			v.what, v.name = launcherProcess, words[len(words)-1]
 		}
 		return v
 	}
