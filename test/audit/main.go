@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -37,7 +38,8 @@ type tally struct {
 	passed, failed int
 	skipped        []string
 	broken         []string
-	output         map[string][]string // by package and test, until it passes
+	output         map[string][]string // by package and test, until that ends
+	ends           []string            // the last lines of the first failed tests
 }
 
 func main() {
@@ -79,12 +81,15 @@ func (t *tally) add(e event, w io.Writer) {
 		defer delete(t.output, key)
 	case "fail":
 		fmt.Fprint(w, strings.Join(t.output[key], ""))
+		t.keepEnd(e, t.output[key])
+		defer delete(t.output, key)
 	default:
 		return
 	}
 	if e.Test == "" {
 		if e.Action == "fail" {
 			t.broken = append(t.broken, e.Package)
+			t.printUnended(e.Package, w)
 		}
 		if e.Action != "skip" {
 			fmt.Fprintf(w, "%-5s %s  %.1fs\n", e.Action, e.Package, e.Elapsed)
@@ -98,6 +103,30 @@ func (t *tally) add(e event, w io.Writer) {
 		t.failed++
 	case "skip":
 		t.skipped = append(t.skipped, key+": "+reason(t.output[key]))
+	}
+}
+
+// Of the output of the first failed tests the last lines are repeated at the end, for logs that are cut.
+const (
+	repeatedTests = 8
+	repeatedLines = 25
+)
+
+func (t *tally) keepEnd(e event, output []string) {
+	if e.Test == "" || len(t.ends) == repeatedTests {
+		return
+	}
+	last := output[max(0, len(output)-repeatedLines):]
+	t.ends = append(t.ends, e.Package+" "+e.Test+":\n"+strings.Join(last, ""))
+}
+
+// printUnended prints the output of a package's tests that have no result, as after a panic or the package's timeout.
+func (t *tally) printUnended(pkg string, w io.Writer) {
+	for _, key := range slices.Sorted(maps.Keys(t.output)) {
+		if strings.HasPrefix(key, pkg+" ") && key != pkg+" " {
+			fmt.Fprint(w, strings.Join(t.output[key], ""))
+			delete(t.output, key)
+		}
 	}
 }
 
@@ -146,6 +175,9 @@ func (t *tally) report(w io.Writer, allowed expectations) bool {
 			verdict, good = "UNEXPECTED SKIP", false
 		}
 		fmt.Fprintf(w, "%s: %s\n", verdict, s)
+	}
+	for _, end := range t.ends {
+		fmt.Fprint(w, end)
 	}
 	for _, p := range t.broken {
 		fmt.Fprintln(w, "FAILED:", p)

@@ -11,6 +11,7 @@ func TestReport(t *testing.T) {
 		pass   = `{"Action":"pass","Package":"p","Test":"A"}` + "\n"
 		fail   = `{"Action":"fail","Package":"p","Test":"B"}` + "\n"
 		skip   = `{"Action":"output","Package":"p","Test":"C","Output":"    x_test.go:1: needs a GPU\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"C"}` + "\n"
+		said   = `{"Action":"output","Package":"p","Test":"B","Output":"    x_test.go:2: wrong\n"}` + "\n"
 		broken = `{"Action":"fail","Package":"p"}` + "\n"
 	)
 	for _, tt := range []struct {
@@ -25,6 +26,7 @@ func TestReport(t *testing.T) {
 		{"a skip that is listed", pass + skip, "p C # no GPU here", true, "1 passed, 0 failed, 1 skipped"},
 		{"a skip that a pattern foresees", pass + skip, "p C*", true, "1 passed, 0 failed, 1 skipped"},
 		{"a pattern for others", pass + skip, "p D*", false, "UNEXPECTED SKIP"},
+		{"what a failed test said", said + fail + pass, "", false, "p B:\n    x_test.go:2: wrong\n1 passed, 1 failed"},
 		{"nothing", "", "", false, "no test ran"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -38,5 +40,14 @@ func TestReport(t *testing.T) {
 				t.Errorf("good = %v, want %v; output:\n%swant in it: %s", got, tt.good, out.String(), tt.says)
 			}
 		})
+	}
+}
+
+func TestUnended(t *testing.T) {
+	const in = `{"Action":"output","Package":"p","Test":"A","Output":"panic: test timed out\n"}
+{"Action":"fail","Package":"p"}`
+	var out strings.Builder
+	if _, err := read(strings.NewReader(in), &out); err != nil || !strings.Contains(out.String(), "panic: test timed out") {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }
