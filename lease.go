@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -152,7 +151,11 @@ func (n *Node) FindOwnLease(id string) (ledger.Lease, error) {
 	if !ok {
 		return ledger.Lease{}, fmt.Errorf("use lease %q: %w", id, ledger.ErrNotFound)
 	}
-	own, err := n.cgroups.ProcessPath(n.config.GPUHost().ProcPath(), os.Getpid())
+	pid, err := process.Own(n.config.GPUHost().ProcPath())
+	if err != nil {
+		return ledger.Lease{}, fmt.Errorf("use lease %s: %w", id, err)
+	}
+	own, err := n.cgroups.ProcessPath(n.config.GPUHost().ProcPath(), pid)
 	if err != nil {
 		return ledger.Lease{}, fmt.Errorf("use lease %s: %w", id, err)
 	}

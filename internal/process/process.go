@@ -48,6 +48,15 @@ func Lives(proc string, pid int, start uint64) bool {
 	return s.Start == start && !s.Dead
 }
 
+// Own returns the pid of this process in a procfs. It differs from os.Getpid if the procfs is that of an outer PID namespace.
+func Own(proc string) (int, error) {
+	link, err := os.Readlink(proc + "/self")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(link)
+}
+
 // Namespace returns the inode of a process's pid namespace: a pid names a process only together with it.
 // The error Is fs.ErrNotExist if there is no such process, and ErrStuck if it can't be read.
 func Namespace(proc string, pid int) (uint64, error) { return NamespaceOf(proc, pid, "pid") }

@@ -55,7 +55,7 @@ func Enter(cmd *exec.Cmd) {
 // mounts, and programs that it executes have them, too, unless it drops its ambient capabilities.
 func EnterAsSelf(cmd *exec.Cmd) {
 	enterAs(cmd, os.Geteuid(), os.Getegid())
-	cmd.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_DAC_OVERRIDE, unix.CAP_SETPCAP}
+	cmd.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_DAC_OVERRIDE, unix.CAP_SETPCAP}
 }
 
 func enterAs(cmd *exec.Cmd, uid, gid int) {

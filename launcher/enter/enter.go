@@ -52,6 +52,10 @@ type Container struct {
 	later, missing []mounttree.Bind
 }
 
+// ErrHiddenProc means that the kernel allows no new procfs in a user namespace, as in many containers. Source: mount_too_revealing in
+// fs/namespace.c.
+var ErrHiddenProc = errors.New("this machine's /proc is hidden in part, as in a container, so that the kernel allows no other one")
+
 // Open mounts an image's root file system. It can be written to until [Container.SetReadOnly].
 func Open(o Options) (*Container, error) {
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
@@ -196,6 +200,9 @@ func openTree(m specs.Mount) (mounttree.Bind, error) {
 		return mounttree.CloneBind(m)
 	}
 	tree, err := mounttree.New(m)
+	if m.Type == "proc" && errors.Is(err, unix.EPERM) {
+		err = ErrHiddenProc
+	}
 	return mounttree.Bind{Mount: m, Tree: tree, IsDir: true}, err
 }
 

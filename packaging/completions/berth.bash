@@ -116,6 +116,7 @@ _berth() {
 	"apptainer exec",--overlay | "apptainer exec",-o) :; return ;;
 	"apptainer exec",--scratch | "apptainer exec",-S) :; return ;;
 	"apptainer exec",--workdir | "apptainer exec",-W) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	"apptainer exec",--network) mapfile -t COMPREPLY < <(compgen -W 'host none private rdma' -- "$cur"); return ;;
 	"apptainer exec",--hostname) :; return ;;
 	"apptainer exec",--app) :; return ;;
 	"apptainer exec",--shell | "apptainer exec",-s) :; return ;;
@@ -131,6 +132,7 @@ _berth() {
 	"apptainer run",--overlay | "apptainer run",-o) :; return ;;
 	"apptainer run",--scratch | "apptainer run",-S) :; return ;;
 	"apptainer run",--workdir | "apptainer run",-W) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	"apptainer run",--network) mapfile -t COMPREPLY < <(compgen -W 'host none private rdma' -- "$cur"); return ;;
 	"apptainer run",--hostname) :; return ;;
 	"apptainer run",--app) :; return ;;
 	"apptainer run",--shell | "apptainer run",-s) :; return ;;
@@ -146,6 +148,7 @@ _berth() {
 	"apptainer shell",--overlay | "apptainer shell",-o) :; return ;;
 	"apptainer shell",--scratch | "apptainer shell",-S) :; return ;;
 	"apptainer shell",--workdir | "apptainer shell",-W) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	"apptainer shell",--network) mapfile -t COMPREPLY < <(compgen -W 'host none private rdma' -- "$cur"); return ;;
 	"apptainer shell",--hostname) :; return ;;
 	"apptainer shell",--app) :; return ;;
 	"apptainer shell",--shell | "apptainer shell",-s) :; return ;;
@@ -202,9 +205,9 @@ _berth() {
 	prune,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --dry-run --force -f --filter --help -h' -- "$cur") ;;
 	"system df",-*) mapfile -t COMPREPLY < <(compgen -W '--verbose -v --json --help -h' -- "$cur") ;;
 	"system prune",-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --force -f --filter --help -h' -- "$cur") ;;
-	"apptainer exec",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
-	"apptainer run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
-	"apptainer shell",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer exec",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer shell",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
 	"apptainer inspect",-*) mapfile -t COMPREPLY < <(compgen -W '--json -j --all --labels -l --deffile -d --runscript -r --startscript --test -t --environment -e --helpfile -H --help -h' -- "$cur") ;;
 	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;
 	topo,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-trunc --help -h' -- "$cur") ;;

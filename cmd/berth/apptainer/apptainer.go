@@ -122,7 +122,7 @@ func runVerb(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if verb.IsHelped() {
+	if verb.IsHelped() || isFirstProcess() {
 		return becomeCommand(c, conf, wanted, true)
 	}
 	if os.Geteuid() == 0 && os.Getenv(imageVariable) != "" && os.Getenv("BERTH_LEASE") != "" { // the child of leasing.Hold
@@ -193,6 +193,11 @@ func devicesRequest(c *cli.Context) (request.Request, error) {
 		return r, fmt.Errorf("--gpus: %w", err)
 	}
 	return r, nil
+}
+
+// isOn reports whether a switch is on the command line or among Apptainer's variables.
+func isOn(c *cli.Context, name string) bool {
+	return c.Bool(name) || isSet(strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
 }
 
 // isSet reports whether one of Apptainer's variables for a switch has a true value.

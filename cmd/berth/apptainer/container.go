@@ -3,6 +3,7 @@ package apptainer
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -53,6 +54,9 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if err != nil {
 		return err
 	}
+	if plan.spaces.pid && !isFirstProcess() {
+		return startFirstProcess(c, &o, plan, session, isChild)
+	}
 	umask := unix.Umask(0) // modes are exact
 	if err := plan.makeWorkDirs(); err != nil {
 		return err
@@ -77,11 +81,14 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if err := plan.spaces.enterAll(); err != nil {
 		return err
 	}
-	prepare, err := acquireLease(c, &o, plan)
+	lease, err := acquireLease(c, &o, plan)
 	if err != nil {
 		return err
 	}
 	box, err := enter.Open(where)
+	if errors.Is(err, enter.ErrHiddenProc) {
+		return fmt.Errorf("--pid: %w", enter.ErrHiddenProc)
+	}
 	if err != nil {
 		return err
 	}
@@ -91,8 +98,10 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		Process: &specs.Process{User: specs.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Args: plan.words, NoNewPrivileges: true}, //nolint:gosec // not negative
 		Linux:   &specs.Linux{Resources: &specs.LinuxResources{}},
 	}
-	if err := prepare(config, box.Root); err != nil {
-		return err
+	if o.Devices != nil {
+		if _, err := o.Devices.Prepare(c.Context, lease, config, box.Root); err != nil {
+			return err
+		}
 	}
 	if inNamespace {
 		spec.RestrictToUserNamespace(config, userns.HasGroup)
@@ -113,7 +122,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if plan.mustCwd {
 		dirs = dirs[:1]
 	}
-	if c.Bool("no-umask") {
+	if c.Bool("no-umask") || isOn(c, "compat") {
 		umask = 0o022
 	}
 	at, err := box.Enter(dirs...)
@@ -129,8 +138,16 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		return err
 	}
 	if isChild {
-		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
-			return fmt.Errorf("end with the parent: %w", err)
+		if err := endWithParent(); err != nil {
+			return err
+		}
+	}
+	switch first := os.Getenv(firstVariable); {
+	case plan.init != "":
+		return enter.Exec(initPath, append([]string{"berth", initVerb, first}, argv...), env, plan.fakeroot)
+	case plan.spaces.pid:
+		if err := reportReady(first); err != nil {
+			return err
 		}
 	}
 	return enter.Exec(argv[0], argv, env, plan.fakeroot)
@@ -157,17 +174,13 @@ func isDirectory(name string) bool {
 	return err == nil && st.IsDir()
 }
 
-// acquireLease takes the lease. prepare adds its devices to a spec.
-func acquireLease(c *cli.Context, o *launcher.Options, p *plan) (prepare func(*specs.Spec, *os.File) error, err error) {
+// acquireLease takes the lease, if devices are wanted.
+func acquireLease(c *cli.Context, o *launcher.Options, p *plan) (ledger.Lease, error) {
 	if o.Devices == nil {
-		return func(*specs.Spec, *os.File) error { return nil }, nil
+		return ledger.Lease{}, nil
 	}
 	owner := ledger.Owner{EntryPoint: "run", Name: filepath.Base(p.image), UID: os.Getuid(), Command: strings.Join(p.words, " ")}
-	lease, err := o.Devices.Acquire(c.Context, owner, o.Request, func() {})
-	return func(s *specs.Spec, root *os.File) error {
-		_, err := o.Devices.Prepare(c.Context, lease, s, root)
-		return err
-	}, err
+	return o.Devices.Acquire(c.Context, owner, o.Request, func() {})
 }
 
 // makeMounts makes the container's mounts: those of the plan, and those of the spec, which are the lease's.
@@ -227,7 +240,11 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 			all = append(all, mounts...)
 		}
 	}
-	add("proc", bindRecursively("/proc", "/proc"))
+	proc := bindRecursively("/proc", "/proc")
+	if p.spaces.pid {
+		proc = specs.Mount{Type: "proc", Destination: "/proc", Options: []string{"nosuid", "nodev"}}
+	}
+	add("proc", proc)
 	add("sys", bindRecursively("/sys", "/sys"))
 	if os.Geteuid() == 0 && !userns.IsInside() { // with write access, root could change the machine and leave the lease's cgroup
 		for _, name := range []string{"/proc/sys", "/proc/sysrq-trigger"} {
@@ -258,6 +275,9 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 				}
 			}
 		}
+	}
+	if p.init != "" {
+		all = append(all, bindRecursively(p.init, initPath, "ro", "nosuid", "nodev"))
 	}
 	for _, name := range []string{"/etc/localtime", "/etc/hosts"} {
 		if _, err := os.Stat(name); err == nil && !slices.Contains(p.without, "bind-paths") {

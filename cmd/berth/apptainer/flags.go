@@ -20,6 +20,8 @@ func listFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "no-mount", Usage: "leave out mounts: `NAME` is proc, sys, dev, tmp, home, cwd, bind-paths or a path; several with commas"},
 		&cli.StringFlag{Name: "pwd", Aliases: []string{"cwd"}, Usage: "set the working directory to `DIR`"},
 		&cli.BoolFlag{Name: "contain", Aliases: []string{"c"}, Usage: "have an empty home, /tmp and /var/tmp"},
+		&cli.BoolFlag{Name: "containall", Aliases: []string{"C"}, Usage: "have --contain, --pid, --ipc and --cleanenv"},
+		&cli.BoolFlag{Name: "compat", Usage: "have --containall, --no-init, --no-umask, --no-eval and --writable-tmpfs"},
 		&cli.BoolFlag{Name: "cleanenv", Aliases: []string{"e"}, Usage: "have none of the host's environment variables"},
 		&cli.StringSliceFlag{Name: "env", Usage: "set an environment variable: `NAME=VALUE`; several with commas"},
 		&cli.StringFlag{Name: "env-file", Usage: "read environment variables from `FILE`"},
@@ -35,8 +37,11 @@ func listFlags() []cli.Flag {
 		&cli.StringFlag{Name: "drop-caps", Hidden: true},                    // there are none
 		&cli.BoolFlag{Name: "ipc", Aliases: []string{"i"}, Usage: "share no System V IPC and message queues with the host"},
 		&cli.BoolFlag{Name: "uts", Usage: "have a host name of its own"},
-		&cli.BoolFlag{Name: "no-init", Hidden: true}, // there is none
-		&cli.BoolFlag{Name: "no-pid", Hidden: true},  // as always
+		&cli.BoolFlag{Name: "pid", Aliases: []string{"p"}, Usage: "see no processes of the host"},
+		&cli.BoolFlag{Name: "no-init", Usage: "with --pid, have the command as the first process"},
+		&cli.BoolFlag{Name: "no-pid", Hidden: true}, // without effect, as there
+		&cli.BoolFlag{Name: "net", Aliases: []string{"n"}, Usage: "have a network of its own: --network none"},
+		&cli.StringFlag{Name: "network", Usage: "with --net, have the network `NAME`: none"},
 		&cli.StringFlag{Name: "hostname", Usage: "have the host name `NAME`"},
 		&cli.BoolFlag{Name: "no-umask", Usage: "have the umask 0022"},
 		&cli.StringFlag{Name: "app", Usage: "use the image's app `NAME`"},
@@ -55,11 +60,6 @@ type refusal struct {
 
 func listRefusals() []refusal {
 	return []refusal{
-		{"containall", []string{"C"}, false, "there is no namespace of processes yet; --contain --cleanenv --ipc has the rest"},
-		{"compat", nil, false, "there is no namespace of processes yet; --contain --cleanenv --ipc --writable-tmpfs --no-umask --no-eval has the rest"},
-		{"pid", []string{"p"}, false, "there is no namespace of processes yet"},
-		{"net", []string{"n"}, false, "there is no namespace of networks yet"},
-		{"network", nil, true, "there is no namespace of networks yet"},
 		{"keep-privs", nil, false, "a process of an image has no rights that its user hasn't"},
 		{"add-caps", nil, true, "a process of an image has no rights that its user hasn't"},
 		{"allow-setuid", nil, false, "a process of an image has no rights that its user hasn't"},

@@ -1,6 +1,8 @@
 package apptainer
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
@@ -9,24 +11,40 @@ import (
 
 // namespaces are those that a command has besides those of its user and its mounts.
 type namespaces struct {
-	ipc, uts bool
-	hostname string
+	ipc, uts, pid, net bool
+	hostname           string
 }
 
-func chooseNamespaces(c *cli.Context) namespaces {
-	return namespaces{ipc: c.Bool("ipc") || isSet("IPC"), uts: c.Bool("uts") || c.IsSet("hostname"), hostname: c.String("hostname")}
+func chooseNamespaces(c *cli.Context) (namespaces, error) {
+	all := containsAll(c)
+	n := namespaces{
+		ipc: all || isOn(c, "ipc"), uts: c.Bool("uts") || c.IsSet("hostname"), pid: all || isOn(c, "pid"), net: isOn(c, "net"),
+		hostname: c.String("hostname"),
+	}
+	if network := cmp.Or(c.String("network"), readVariable("NETWORK")); n.net && network != "none" {
+		return n, errors.New("--net: the only network of its own is none: --network none")
+	}
+	return n, nil
 }
 
-// enterAll gives this thread the namespaces.
+// containsAll reports whether the command shares as little as possible with the host.
+func containsAll(c *cli.Context) bool { return isOn(c, "containall") || isOn(c, "compat") }
+
+// enterAll gives this thread the namespaces, except that of processes, in which it is already.
 func (n namespaces) enterAll() error {
 	flags := 0
-	for flag, on := range map[int]bool{unix.CLONE_NEWIPC: n.ipc, unix.CLONE_NEWUTS: n.uts} {
+	for flag, on := range map[int]bool{unix.CLONE_NEWIPC: n.ipc, unix.CLONE_NEWUTS: n.uts, unix.CLONE_NEWNET: n.net} {
 		if on {
 			flags |= flag
 		}
 	}
 	if err := unix.Unshare(flags); err != nil {
 		return fmt.Errorf("make namespaces: %w", err)
+	}
+	if n.net {
+		if err := setLoopbackUp(); err != nil {
+			return fmt.Errorf("set the interface lo up: %w", err)
+		}
 	}
 	if n.hostname == "" {
 		return nil
@@ -35,4 +53,19 @@ func (n namespaces) enterAll() error {
 		return fmt.Errorf("set the host name %s: %w", n.hostname, err)
 	}
 	return nil
+}
+
+// setLoopbackUp sets the interface lo of this thread's network namespace up.
+func setLoopbackUp() error {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(socket) }() // nothing was written
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, lo)
 }

@@ -34,6 +34,7 @@ type plan struct {
 	mustCwd   bool
 	contained bool
 	spaces    namespaces
+	init      string // this program's path, if it is to be the container's first process
 	fakeroot  bool
 	scratch   []string
 	workdir   string
@@ -59,7 +60,7 @@ type homeDir struct {
 func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	p := &plan{
 		verb: c.Command.Name, groups: readGroups(), image: c.Args().First(), words: c.Args().Tail(),
-		contained: c.Bool("contain") || isSet("CONTAIN"),
+		contained: isOn(c, "contain") || containsAll(c),
 		without:   splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), readVariable("SHELL")),
 	}
 	if len(p.words) > 0 && p.words[0] == "--" {
@@ -72,7 +73,14 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	}
 	p.scratch, p.workdir = splitWords(c, "scratch"), cmp.Or(c.String("workdir"), readVariable("WORKDIR"))
 	var err error
-	p.spaces = chooseNamespaces(c)
+	if p.spaces, err = chooseNamespaces(c); err != nil {
+		return nil, err
+	}
+	if p.spaces.pid && !isOn(c, "no-init") && !isOn(c, "compat") {
+		if p.init, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
 	if p.cwd, err = os.Getwd(); err != nil { // it was removed
 		p.cwd = p.user.dir
 	}
@@ -287,10 +295,13 @@ type variables struct {
 const maxEnvFile = 1 << 20
 
 func readVariables(c *cli.Context) (v variables, err error) {
-	v.eval = !c.Bool("no-eval") && !isSet("NO_EVAL")
-	v.clean = c.Bool("cleanenv") || isSet("CLEANENV")
+	v.eval = !isOn(c, "no-eval") && !isOn(c, "compat")
+	v.clean = isOn(c, "cleanenv") || containsAll(c)
 	set := func(list []string, name, value string) []string {
 		if name == "HOME" {
+			if isFirstProcess() {
+				return list // the process outside has said it
+			}
 			verb.PrintError("HOME isn't set by a variable: --home chooses the home directory")
 			return list
 		}

@@ -20,7 +20,7 @@ type writes struct {
 
 func chooseWrites(c *cli.Context) (w writes, err error) {
 	w.inPlace = c.Bool("writable") || isSet("WRITABLE")
-	w.allowed = w.inPlace || c.Bool("writable-tmpfs") || isSet("WRITABLE_TMPFS")
+	w.allowed = w.inPlace || isOn(c, "writable-tmpfs") || isOn(c, "compat")
 	overlays := splitWords(c, "overlay")
 	if len(overlays) > 1 {
 		return w, fmt.Errorf("--overlay %s: there can be one", strings.Join(overlays, ","))

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
@@ -116,7 +117,11 @@ func findUserLease(ctx context.Context, node *berth.Node, session *helper.Sessio
 	if err != nil {
 		return ledger.Lease{}, backend.AdviseBroker(err)
 	}
-	own, err := node.Cgroups().ProcessPath("/proc", os.Getpid())
+	self, err := process.Own("/proc")
+	if err != nil {
+		return ledger.Lease{}, err
+	}
+	own, err := node.Cgroups().ProcessPath("/proc", self)
 	if err != nil {
 		return ledger.Lease{}, err
 	}

@@ -17,6 +17,11 @@ import (
 // RunSelf runs this program with other arguments, or the one of cmd.Path, and passes signals on. The error has the exit code of the process. It gets the
 // signal atDeath when this process is killed.
 func RunSelf(ctx context.Context, cmd exec.Cmd, atDeath syscall.Signal) error {
+	return RunSelfWhenReady(ctx, cmd, atDeath, nil)
+}
+
+// RunSelfWhenReady is RunSelf for a process that loses signals at first. They are passed on when something can be read from ready.
+func RunSelfWhenReady(ctx context.Context, cmd exec.Cmd, atDeath syscall.Signal, ready *os.File) error {
 	cmd.Path = cmp.Or(cmd.Path, "/proc/self/exe")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if cmd.SysProcAttr == nil {
@@ -32,7 +37,12 @@ func RunSelf(ctx context.Context, cmd exec.Cmd, atDeath syscall.Signal) error {
 	if err := cmd.Start(); err != nil {
 		return WithCode(ExitBerth, fmt.Errorf("start a process for the command: %w", err))
 	}
-	go forwardSignals(signals, cmd.Process)
+	go func() {
+		if ready != nil {
+			_, _ = ready.Read(make([]byte, 1)) // an error is a process that has ended
+		}
+		forwardSignals(signals, cmd.Process)
+	}()
 	return childExit(cmd.Wait())
 }
 
