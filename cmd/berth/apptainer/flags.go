@@ -40,8 +40,8 @@ func listFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "pid", Aliases: []string{"p"}, Usage: "see no processes of the host"},
 		&cli.BoolFlag{Name: "no-init", Usage: "with --pid, have the command as the first process"},
 		&cli.BoolFlag{Name: "no-pid", Hidden: true}, // without effect, as there
-		&cli.BoolFlag{Name: "net", Aliases: []string{"n"}, Usage: "have a network of its own: --network none"},
-		&cli.StringFlag{Name: "network", Usage: "with --net, have the network `NAME`: none"},
+		&cli.BoolFlag{Name: "net", Aliases: []string{"n"}, Usage: "have a network of its own, with --network none"},
+		&cli.StringFlag{Name: "network", Usage: "have the network `NAME`: none, which has only the interface lo"},
 		&cli.StringFlag{Name: "hostname", Usage: "have the host name `NAME`"},
 		&cli.BoolFlag{Name: "no-umask", Usage: "have the umask 0022"},
 		&cli.StringFlag{Name: "app", Usage: "use the image's app `NAME`"},

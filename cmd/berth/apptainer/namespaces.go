@@ -17,11 +17,12 @@ type namespaces struct {
 
 func chooseNamespaces(c *cli.Context) (namespaces, error) {
 	all := containsAll(c)
+	network := cmp.Or(c.String("network"), readVariable("NETWORK"))
 	n := namespaces{
-		ipc: all || isOn(c, "ipc"), uts: c.Bool("uts") || c.IsSet("hostname"), pid: all || isOn(c, "pid"), net: isOn(c, "net"),
+		ipc: all || isOn(c, "ipc"), uts: c.Bool("uts") || c.IsSet("hostname"), pid: all || isOn(c, "pid"), net: isOn(c, "net") || network != "",
 		hostname: c.String("hostname"),
 	}
-	if network := cmp.Or(c.String("network"), readVariable("NETWORK")); n.net && network != "none" {
+	if n.net && network != "none" {
 		return n, errors.New("--net: the only network of its own is none: --network none")
 	}
 	return n, nil

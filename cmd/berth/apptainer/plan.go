@@ -76,7 +76,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	if p.spaces, err = chooseNamespaces(c); err != nil {
 		return nil, err
 	}
-	if p.spaces.pid && !isOn(c, "no-init") && !isOn(c, "compat") {
+	if p.spaces.pid && !c.Bool("no-init") && !isSet("NOSHIMINIT") && !isOn(c, "compat") {
 		if p.init, err = os.Executable(); err != nil {
 			return nil, err
 		}

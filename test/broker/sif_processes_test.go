@@ -1,0 +1,174 @@
+package broker
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// TestSIFProcesses: with --pid, --containall and --compat a command sees its own processes alone, in a /proc of their own, and ends as without.
+func TestSIFProcesses(t *testing.T) {
+	h, image := sifHome(t, nil)
+	for _, tt := range []struct {
+		what  string
+		words []string
+		want  rig.Said
+	}{
+		{"processes", []string{"--pid", image, "sh", "-c", "ps -o comm; :"}, rig.Said{Out: "COMMAND\n.berth-init\nsh\nps\n"}},
+		{"first process", []string{"--pid", "--no-init", image, "sh", "-c", "echo $$; ps -o comm; :"}, rig.Said{Out: "1\nCOMMAND\nsh\nps\n"}},
+		{
+			"procfs",
+			[]string{"--pid", image, "sh", "-c", "grep -c ' /proc proc rw,nosuid,nodev' /proc/mounts; [ $(readlink /proc/1/ns/pid) = $(readlink /proc/self/ns/pid) ] && echo own"},
+			rig.Said{Out: "1\nown\n"},
+		},
+		{
+			"all", []string{"--containall", image, "sh", "-c", "ps -o comm; [ -w /tmp ] && echo ${D-unset}; umask"},
+			rig.Said{Out: "COMMAND\n.berth-init\nsh\nps\nunset\n0027\n"},
+		},
+		{"compat", []string{"--compat", image, "sh", "-c", "echo $$ ${D-unset} $APPTAINER_NO_EVAL; umask; echo >/x"}, rig.Said{Out: "1 unset 1\n0022\n"}},
+		{"root inside", []string{"--pid", "--fakeroot", image, "sh", "-c", "id -u; ps -o comm; :"}, rig.Said{Out: "0\nCOMMAND\n.berth-init\nsh\nps\n"}},
+		{
+			"all namespaces",
+			[]string{"--pid", "--ipc", "--hostname", "other", "--net", "--network", "none", "--writable-tmpfs", image, "sh", "-c", "hostname; grep -c : /proc/net/dev; ifconfig lo | grep -c UP; ps -o comm; echo >/x"},
+			rig.Said{Out: "other\n1\n1\nCOMMAND\n.berth-init\nsh\nps\n"},
+		},
+		{
+			"orphans",
+			[]string{"--pid", image, "sh", "-c", "sh -c 'exit 3 & exec sleep 0.1'; n=0; while grep -q -s '^State:.Z' /proc/[0-9]*/status && [ $n != 300 ]; do sleep 0.01; n=$((n + 1)); done; [ $n != 300 ] && echo reaped"},
+			rig.Said{Out: "reaped\n"},
+		},
+		{"exit code", []string{"--pid", image, "sh", "-c", "exit 7"}, rig.Said{Code: 7}},
+		{"exit code of the first process", []string{"--pid", "--no-init", image, "sh", "-c", "exit 7"}, rig.Said{Code: 7}},
+		{"signal", []string{"--pid", image, "sh", "-c", "kill -9 $$"}, rig.Said{Code: 137}},
+		{"no program", []string{"--pid", image, "nosuch"}, rig.Said{Code: 255, Err: "berth: nosuch: executable file not found in $PATH\n"}},
+		{"another network", []string{"--net", image, "true"}, rig.Said{Code: 255, Err: "berth: --net: the only network of its own is none: --network none\n"}},
+	} {
+		words := append([]string{"sh", "-c", `umask 027; exec "$@"`, "sh", "env", "D=host"}, h.apptainer(append([]string{"exec"}, tt.words...)...)[1:]...)
+		h.wantSaid(tt.what, h.run(alice, words...), tt.want)
+	}
+	for variable, want := range map[string]string{"APPTAINER_PID=1": ".berth-init\nsh\n", "SINGULARITY_CONTAINALL=1": ".berth-init\nsh\n", "APPTAINER_COMPAT=1": "sh\n", "APPTAINER_NETWORK=none": ""} {
+		got := h.run(alice, append([]string{"env", variable}, h.apptainer("exec", image, "sh", "-c", "[ $(grep -c : /proc/net/dev) = 1 ] || ps -o comm; :")...)...)
+		if want != "" {
+			want = "COMMAND\n" + want + "ps\n"
+		}
+		h.wantSaid(variable, got, rig.Said{Out: want})
+	}
+	hidden := append([]string{
+		"unshare", "--user", "--map-current-user", "--keep-caps", "--mount",
+		"sh", "-c", `mount -t tmpfs none /run/simnode/procfs/irq && exec "$@"`, "sh",
+	}, h.apptainer("exec", "--pid", image, "true")...)
+	h.wantSaid("a hidden part of /proc", h.run(alice, hidden...),
+		rig.Said{Code: 255, Err: "berth: --pid: this machine's /proc is hidden in part, as in a container, so that the kernel allows no other one\n"})
+	const one = openNodes + "; ps -o comm; :"
+	for what, got := range map[string]rig.Said{
+		"user":               h.run(alice, h.apptainer("exec", "--pid", "--nv", image, "sh", "-c", one)...),
+		"user, in an alloc":  h.run(alice, h.words("alloc", "1", "--", h.Berth, "apptainer", "exec", "--pid", image, "sh", "-c", one)...),
+		"root":               h.Run(t, h.Command(h.Berth, "apptainer", "exec", "--pid", "--nv", image, "sh", "-c", one)),
+		"root, in an alloc":  h.Run(t, h.Command(h.Berth, "alloc", "1", "--", h.Berth, "apptainer", "exec", "-C", image, "sh", "-c", one)),
+		"user, with request": h.run(alice, h.apptainer("exec", "--compat", "--gpus", "1", image, "sh", "-c", one)...),
+	} {
+		if number, processes, _ := strings.Cut(got.Out, "\n"); got.Code != 0 || len(number) != 1 || !strings.HasSuffix(processes, "sh\nps\n") || strings.Count(processes, "\n") > 4 {
+			t.Errorf("%s: %+v", what, got)
+		}
+	}
+	h.waitForLeases(0)
+}
+
+// waitForText waits until a file has a text, and empties it.
+func waitForText(t *testing.T, name, text string) {
+	t.Helper()
+	rig.WaitUntil(t, name+" has "+text, func() bool {
+		data, err := os.ReadFile(name)
+		return err == nil && string(data) == text
+	})
+}
+
+// TestSIFSignals: a signal to the launcher reaches the command in a PID namespace, and SIGKILL leaves no process and no lease.
+func TestSIFSignals(t *testing.T) {
+	h, image := sifHome(t, nil)
+	said := filepath.Join(h.dir, "said")
+	const script = "exec >said; trap 'echo INT' INT; trap 'echo TERM; exit 7' TERM; echo ready; while :; do sleep 0.01; done"
+	for _, flag := range []string{"--ipc", "--no-init"} {
+		launcher := h.start(alice, h.apptainer("exec", "--pid", "--nv", flag, "--pwd", h.dir, image, "sh", "-c", script)...)
+		waitForText(t, said, "ready\n")
+		rig.Must(t, launcher.Cmd.Process.Signal(unix.SIGINT))
+		waitForText(t, said, "ready\nINT\n")
+		rig.Must(t, launcher.Cmd.Process.Signal(unix.SIGTERM))
+		if code := launcher.Wait(t); code != 7 {
+			t.Errorf("%s: exit code %d", flag, code)
+		}
+		waitForText(t, said, "ready\nINT\nTERM\n")
+		rig.Must(t, os.Remove(said))
+	}
+	h.waitForLeases(0)
+	const stubborn = "trap '' INT TERM HUP; setsid sleep 100717 & exec sleep 100718"
+	for _, flag := range []string{"--ipc", "--no-init", "--fakeroot"} {
+		launcher := h.start(alice, h.apptainer("exec", "--pid", "--nv", flag, image, "sh", "-c", stubborn)...)
+		left := func(count int) func() bool {
+			return func() bool {
+				return len(strings.Fields(h.Do(t, "sh", "-c", "pgrep -f '^sleep 10071' || true"))) == count
+			}
+		}
+		rig.WaitUntil(t, "the command runs", left(2))
+		rig.Must(t, launcher.Cmd.Process.Kill())
+		rig.WaitUntil(t, flag+": no process is left", left(0))
+		h.waitForLeases(0)
+	}
+}
+
+// TestSIFTerminal: a shell's job with a PID namespace is interrupted, stopped and continued by the terminal's keys, and gets each signal once.
+func TestSIFTerminal(t *testing.T) {
+	h, image := sifHome(t, nil)
+	socket := filepath.Join(h.dir, "tmux")
+	tmux := func(words ...string) string {
+		t.Helper()
+		words = as(alice, append([]string{"tmux", "-S", socket}, words...)...)
+		return h.Do(t, words[0], words[1:]...)
+	}
+	shows := func(text string) {
+		t.Helper()
+		seen := ""
+		defer func() {
+			if t.Failed() {
+				t.Log(seen)
+			}
+		}()
+		rig.WaitUntil(t, "the terminal shows "+text, func() bool {
+			seen = tmux("capture-pane", "-p", "-J", "-S", "-")
+			return strings.Contains(seen, text)
+		})
+	}
+	types := func(line string) {
+		t.Helper()
+		tmux("send-keys", "-l", line)
+		tmux("send-keys", "Enter")
+	}
+	tmux("-f", "/dev/null", "new-session", "-d", "-x", "150", "-y", "50", "env", "HOME="+h.dir, "PS1=out> ", "berth="+h.Berth, "image="+image, "bash", "--norc", "--noprofile")
+	defer tmux("kill-server")
+	shows("out>")
+	for _, flag := range []string{"--pid", "--compat"} {
+		types(`clear; $berth apptainer exec ` + flag + ` $image sh -c 'n=0; trap "n=\$((n + 1))" INT; trap "echo go""t \$n; exit 9" QUIT; echo be""gun; while :; do sleep 0.01; done'`)
+		shows("begun")
+		tmux("send-keys", "C-z")
+		shows("Stopped")
+		types("fg; echo code $? en''d")
+		shows("fg;")
+		tmux("send-keys", "C-c")
+		tmux("send-keys", "C-\\")
+		shows("got 1")
+		shows("code 9 end")
+	}
+	types("$berth apptainer exec --pid $image sh -c 'echo a''gain; exec sleep 1000'; echo code $? en''d")
+	shows("again")
+	tmux("send-keys", "C-c")
+	shows("code 130 end")
+	types("$berth apptainer exec --pid $image sh -c 'sleep 0.5; echo b''ack' & echo fr''ont; wait; echo code $? wait''ed")
+	shows("front")
+	shows("back")
+	shows("code 0 waited")
+}
