@@ -57,6 +57,24 @@ func Mkdir(dir *os.File, name string, mode fs.FileMode) error {
 	return wrapError("make directory", dir, name, err)
 }
 
+// MakeDir opens the directory of this name in the open one with O_PATH, and makes it if it is missing. A link is not followed: it is an
+// error, as is a file. name must be a single path element.
+func MakeDir(dir *os.File, name string, mode fs.FileMode) (*os.File, error) {
+	err := unix.Mkdirat(int(dir.Fd()), name, modeBits(mode))
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, wrapError("make directory", dir, name, err)
+	}
+	return Open(dir, name, unix.O_DIRECTORY|unix.O_NOFOLLOW)
+}
+
+func modeBits(mode fs.FileMode) uint32 {
+	bits := uint32(mode.Perm())
+	if mode&fs.ModeSticky != 0 {
+		bits |= unix.S_ISVTX
+	}
+	return bits
+}
+
 func createFile(dir *os.File, name string) (*os.File, error) {
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := retryInterrupted(func() (int, error) { return unix.Openat(int(dir.Fd()), name, flags, 0o600) })

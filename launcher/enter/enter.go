@@ -37,7 +37,7 @@ type Options struct {
 	InPlace bool
 	// Writes is an existing directory for what is written, which is kept in upper and work below it. "" means memory.
 	Writes string
-	// Mounts are made in this order: bind mounts and file systems without a source. Later are made by [Container.MountLater], and
+	// Mounts are made in this order by [Container.MountFirst]: bind mounts and file systems without a source. Later are made by [Container.MountLater], and
 	// then those of Missing whose destination is missing. All sources are opened first, and can't be hidden by this process's mounts.
 	Mounts, Later, Missing []specs.Mount
 }
@@ -47,9 +47,9 @@ type Container struct {
 	// Root is its directory. [Container.Enter] closes it.
 	Root    *os.File
 	session string
-	// own are the numbers of file systems in which files may be created for mounts: links of the image can lead to directories of the host.
-	own            map[uint64]bool
-	later, missing []mounttree.Bind
+	// own are the ids of mounts in which files may be created for other mounts: links of the image can lead to directories of the host.
+	own                   map[uint64]bool
+	first, later, missing []mounttree.Bind
 }
 
 // ErrHiddenProc means that the kernel allows no new procfs in a user namespace, as in many containers. Source: mount_too_revealing in
@@ -61,11 +61,11 @@ func Open(o Options) (*Container, error) {
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return nil, fmt.Errorf("make mounts private: %w", err)
 	}
-	mounts, err := openMounts(o.Mounts) // before there are mounts on the host's directories
-	if err != nil {
+	c := &Container{session: o.Session, own: map[uint64]bool{}}
+	var err error
+	if c.first, err = openMounts(o.Mounts); err != nil { // before there are mounts on the host's directories
 		return nil, err
 	}
-	c := &Container{session: o.Session, own: map[uint64]bool{}}
 	if c.later, err = openMounts(o.Later); err != nil {
 		return nil, err
 	}
@@ -99,24 +99,10 @@ func Open(o Options) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	upper, work := c.in("upper"), c.in("work")
-	if o.Writes != "" {
-		upper, work = filepath.Join(o.Writes, "upper"), filepath.Join(o.Writes, "work")
-		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
-			return nil, err
-		}
-	}
-	st, err := os.Stat(image)
-	if err == nil {
-		err = os.Chmod(upper, st.Mode().Perm())
-	}
-	if err != nil {
-		return nil, err
-	}
 	if o.InPlace {
 		err = overlay.BindMount(c.in("root"), image)
 	} else {
-		err = overlay.Mount(c.in("root"), overlay.Layers{Lower: []string{image}, Upper: upper, Work: work, Lasting: o.Writes != ""})
+		err = c.mountOverlay(image, o.Writes)
 	}
 	if err != nil {
 		return nil, err
@@ -127,33 +113,81 @@ func Open(o Options) (*Container, error) {
 	if err := c.addOwn(c.Root); err != nil {
 		return nil, err
 	}
-	return c, c.attachAll(mounts)
+	return c, nil
 }
 
-// addOwn lets files be created in a file system.
-func (c *Container) addOwn(f *os.File) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return fmt.Errorf("stat %s: %w", f.Name(), err)
+// MountFirst makes the mounts of Options.Mounts. Before, the root file system has no file of the host.
+func (c *Container) MountFirst() error { return c.attachAll(c.first) }
+
+// mountOverlay mounts the root file system above the image's. What is written is kept below a directory of the host, which may be another user's, so no link in
+// it is followed. "" means the session's.
+func (c *Container) mountOverlay(image, writes string) error {
+	st, err := os.Stat(image)
+	if err != nil {
+		return err
 	}
-	c.own[st.Dev] = true
-	return nil
+	if writes == "" {
+		if err := os.Chmod(c.in("upper"), st.Mode().Perm()); err != nil {
+			return err
+		}
+		return overlay.Mount(c.in("root"), overlay.Layers{Lower: []string{image}, Upper: c.in("upper"), Work: c.in("work")})
+	}
+	dir, err := inroot.OpenRoot(writes)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // an O_PATH descriptor
+	upper, err := inroot.MakeDir(dir, "upper", st.Mode())
+	if err != nil {
+		return err
+	}
+	defer upper.Close() // an O_PATH descriptor
+	work, err := inroot.MakeDir(dir, "work", 0o755)
+	if err != nil {
+		return err
+	}
+	defer work.Close() // an O_PATH descriptor
+	return overlay.Mount(c.in("root"), overlay.Layers{Lower: []string{image}, Upper: procPath(upper), Work: procPath(work), Lasting: true})
+}
+
+// procPath is a path of an open file.
+func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// addOwn lets files be created in a mount.
+func (c *Container) addOwn(f *os.File) error {
+	id, err := readMountID(f)
+	if err == nil {
+		c.own[id] = true
+	}
+	return err
+}
+
+// readMountID returns the number of the mount of an open file.
+func readMountID(f *os.File) (uint64, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
+		return 0, fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	return st.Mnt_id, nil
 }
 
 // checkOwn returns an error unless files may be created in a directory.
 func (c *Container) checkOwn(dir *os.File) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
-		return fmt.Errorf("stat %s: %w", dir.Name(), err)
+	id, err := readMountID(dir)
+	if err == nil && c.own != nil && !c.own[id] {
+		err = errors.New("a link of the image leads to a directory of the host")
 	}
-	if c.own != nil && !c.own[st.Dev] {
-		return errors.New("a link of the image leads to a directory of the host")
-	}
-	return nil
+	return err
 }
 
 // MountLater makes the mounts of Options.Later and Missing. Their destinations are the user's: they may be in directories of the host.
 func (c *Container) MountLater() error {
+	own := c.own
+	for _, m := range c.later {
+		if err := c.addOwn(m.Tree); err != nil {
+			return err
+		}
+	}
 	c.own = nil
 	if err := c.attachAll(c.later); err != nil {
 		return err
@@ -166,6 +200,7 @@ func (c *Container) MountLater() error {
 			return err
 		}
 	}
+	c.own = own
 	return nil
 }
 
@@ -229,22 +264,9 @@ func attachAt(tree *os.File, path string) error {
 }
 
 // WriteFile creates a file outside of the root file system, to be bound into it, and returns its path.
-func (c *Container) WriteFile(name string, data []byte) (string, error) {
+func (c *Container) WriteFile(name string, data []byte, mode os.FileMode) (string, error) {
 	p := c.in(name)
-	return p, os.WriteFile(p, data, 0o644) //nolint:gosec // all processes of the container may read it
-}
-
-// CreateFile creates an executable file in a file system of the container's own.
-func (c *Container) CreateFile(name string, data []byte) error {
-	dir, err := c.openDir(path.Dir(name))
-	if err != nil {
-		return err
-	}
-	defer dir.Close() // an O_PATH descriptor
-	if err := c.checkOwn(dir); err != nil {
-		return fmt.Errorf("make %s: %w", name, err)
-	}
-	return inroot.Replace(dir, path.Base(name), data, 0o755, inroot.Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}) //nolint:gosec // not negative
+	return p, os.WriteFile(p, data, mode)
 }
 
 // Symlink creates a symbolic link in the root file system unless there is such a file.
@@ -384,8 +406,7 @@ func (c *Container) SetReadOnly() error {
 // directory, or else "/", which it returns. The error is that of the first directory.
 func (c *Container) Enter(dirs ...string) (at string, err error) {
 	defer c.Root.Close() // an O_PATH descriptor
-	root := "/proc/self/fd/" + strconv.Itoa(int(c.Root.Fd()))
-	if err := os.Chdir(root); err != nil {
+	if err := os.Chdir(procPath(c.Root)); err != nil {
 		return "", err
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {

@@ -79,6 +79,9 @@ func (c Client) Mount(ctx context.Context, s Source) (*os.File, error) {
 		if tree, err = askHolder(ctx, socket); err == nil {
 			return tree, nil
 		}
+		if errors.Is(err, errForeign) {
+			return nil, fmt.Errorf("mount %s: %w (%s)", s.File.Name(), err, c.Dir)
+		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil, fmt.Errorf("mount %s: the process that holds its mount doesn't answer (pgrep -f %s shows it)", s.File.Name(), key)
 		}
@@ -98,7 +101,10 @@ func askHolder(ctx context.Context, socket string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }()                         // nothing is written
+	defer func() { _ = conn.Close() }() // nothing is written
+	if err := checkPeer(conn); err != nil {
+		return nil, err
+	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it ends the read
 	if err := conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
 		return nil, err
@@ -129,6 +135,27 @@ func dialSocket(socket string) (conn *net.UnixConn, err error) {
 		return err
 	})
 	return conn, err
+}
+
+// errForeign means that a socket is another user's.
+var errForeign = errors.New("the process that holds its mount is another user's: no one else may write to the directory of the socket")
+
+// checkPeer returns an error unless the other end of a connection is a process of this user's, who has chosen the directory by XDG_RUNTIME_DIR and may have
+// chosen one that others can write to.
+func checkPeer(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, e); err != nil {
+		return err
+	}
+	if int(peer.Uid) != os.Geteuid() {
+		return errForeign
+	}
+	return nil
 }
 
 // withAddress calls use with the address of a socket, whose path may be longer than the 107 bytes of an address (unix(7)).

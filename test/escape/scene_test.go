@@ -38,6 +38,7 @@ type scene struct {
 	commands []string        // commands for the program inside
 	foreign  map[string]bool // those commands that open foreign devices
 	between  func()          // called for the container before it starts
+	flipped  *place          // the place that is exchanged while berth starts the image with Apptainer's words
 
 	usualRoot  bool   // the runtime's own state directory, where berth finds running containers
 	lastVictim string // the id of the last container that holds devices

@@ -31,10 +31,7 @@ func ImagePath(t testing.TB, name string) string {
 // MakeSIF makes a SIF file from an image of one layer, and returns its path, which all users may read. scripts are files of the image.
 func MakeSIF(t testing.TB, name string, scripts map[string]string) string {
 	t.Helper()
-	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		Must(t, os.Chmod(d, 0o755))
-	}
+	dir := makePublicDir(t)
 	root := filepath.Join(dir, "root")
 	Must(t, os.Mkdir(root, 0o755))
 	var layers []string
@@ -51,6 +48,13 @@ func MakeSIF(t testing.TB, name string, scripts map[string]string) string {
 		Must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755))
 		Must(t, os.WriteFile(filepath.Join(root, path), []byte(text), 0o755))
 	}
+	return PackSIF(t, root)
+}
+
+// PackSIF makes a SIF file of a directory, with its device nodes if there are any, and returns its path. All users may read it.
+func PackSIF(t testing.TB, root string) string {
+	t.Helper()
+	dir := makePublicDir(t)
 	squashfs, file := filepath.Join(dir, "squashfs"), filepath.Join(dir, "image.sif")
 	output(t, "mksquashfs", root, squashfs, "-all-root", "-noappend", "-quiet", "-no-progress", "-processors", "1")
 	f, err := os.Open(squashfs)
@@ -63,6 +67,16 @@ func MakeSIF(t testing.TB, name string, scripts map[string]string) string {
 	Must(t, image.UnloadContainer())
 	Must(t, os.Chmod(file, 0o644))
 	return file
+}
+
+// makePublicDir makes a directory that all users may read.
+func makePublicDir(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		Must(t, os.Chmod(d, 0o755))
+	}
+	return dir
 }
 
 func globAll(t testing.TB, pattern string) []string {

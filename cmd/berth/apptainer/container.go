@@ -57,8 +57,14 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if plan.spaces.pid && !isFirstProcess() {
 		return startFirstProcess(c, &o, plan, session, isChild)
 	}
-	umask := unix.Umask(0) // modes are exact
-	if err := plan.makeWorkDirs(); err != nil {
+	runtime.LockOSThread() // mount namespace, privileges and parent's death belong to the thread
+	if !inNamespace {
+		if err := overlay.UnshareMounts(); err != nil {
+			return err
+		}
+	}
+	umask := unix.Umask(0)                      // modes are exact
+	if err := plan.openWorkDirs(); err != nil { // in the mount namespace: only there it can be mounted by its descriptor
 		return err
 	}
 	where := enter.Options{
@@ -72,12 +78,6 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		return err
 	}
 
-	runtime.LockOSThread() // mount namespace, privileges and parent's death belong to the thread
-	if !inNamespace {
-		if err := overlay.UnshareMounts(); err != nil {
-			return err
-		}
-	}
 	if err := plan.spaces.enterAll(); err != nil {
 		return err
 	}
@@ -98,10 +98,13 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		Process: &specs.Process{User: specs.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Args: plan.words, NoNewPrivileges: true}, //nolint:gosec // not negative
 		Linux:   &specs.Linux{Resources: &specs.LinuxResources{}},
 	}
-	if o.Devices != nil {
+	if o.Devices != nil { // it may write there: links of the image don't lead to the host's files yet
 		if _, err := o.Devices.Prepare(c.Context, lease, config, box.Root); err != nil {
 			return err
 		}
+	}
+	if err := box.MountFirst(); err != nil {
+		return err
 	}
 	if inNamespace {
 		spec.RestrictToUserNamespace(config, userns.HasGroup)
@@ -200,7 +203,7 @@ func (p *plan) makeMounts(box *enter.Container, config *specs.Spec) error {
 	if err := p.mountAccounts(box); err != nil {
 		return err
 	}
-	if err := box.CreateFile(scriptPath, p.writeScript()); err != nil {
+	if err := p.mountFile(box, scriptPath, p.writeScript(), 0o600); err != nil { // with secrets of the environment
 		return err
 	}
 	if err := box.MountLater(); err != nil {
@@ -323,7 +326,7 @@ func (p *plan) mountAccounts(box *enter.Container) error {
 		if err != nil {
 			continue // an image without accounts
 		}
-		if err := p.mountFile(box, "/etc/"+f.name, addLines(data, f.line)); err != nil {
+		if err := p.mountFile(box, "/etc/"+f.name, addLines(data, f.line), 0o644); err != nil {
 			return err
 		}
 	}
@@ -335,18 +338,18 @@ func (p *plan) mountAccounts(box *enter.Container) error {
 		return nil //nolint:nilerr // the host has none
 	}
 	if p.spaces.hostname != "" {
-		if err := p.mountFile(box, "/etc/hostname", []byte(p.spaces.hostname+"\n")); err != nil {
+		if err := p.mountFile(box, "/etc/hostname", []byte(p.spaces.hostname+"\n"), 0o644); err != nil {
 			return err
 		}
 	}
-	return p.mountFile(box, "/etc/resolv.conf", resolver)
+	return p.mountFile(box, "/etc/resolv.conf", resolver, 0o644)
 }
 
 // maxAccounts bounds an image's /etc/passwd, in bytes.
 const maxAccounts = 4 << 20
 
-func (p *plan) mountFile(box *enter.Container, name string, data []byte) error {
-	from, err := box.WriteFile(filepath.Base(name), data)
+func (p *plan) mountFile(box *enter.Container, name string, data []byte, mode os.FileMode) error {
+	from, err := box.WriteFile(filepath.Base(name), data, mode)
 	if err != nil {
 		return err
 	}

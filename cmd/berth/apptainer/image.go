@@ -16,10 +16,12 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/imagemount"
@@ -41,14 +43,7 @@ func openImage(name string) (image, error) {
 	if scheme, _, found := strings.Cut(name, "://"); found {
 		return image{}, fmt.Errorf("%s: images are files and directories here, not %s://; berth pull and berth run have images of registries", name, scheme)
 	}
-	st, err := os.Stat(name)
-	if err == nil && !st.IsDir() && !st.Mode().IsRegular() {
-		err = &fs.PathError{Op: "open", Path: name, Err: errors.New("it is neither a file nor a directory")}
-	}
-	if err != nil {
-		return image{}, err
-	}
-	f, err := os.Open(name)
+	f, st, err := openPath(name)
 	if err != nil {
 		return image{}, err
 	}
@@ -72,6 +67,27 @@ func openImage(name string) (image, error) {
 	}
 	i.sif, i.offset = file, file.Root.Offset
 	return i, nil
+}
+
+// openPath opens a file for reading, or a directory. Anything else isn't opened: its path may lead to another file at any time.
+func openPath(name string) (*os.File, os.FileInfo, error) {
+	at, err := os.OpenFile(name, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := at.Stat()
+	if err == nil && st.IsDir() {
+		return at, st, nil
+	}
+	defer at.Close() // an O_PATH descriptor
+	if err == nil && !st.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: name, Err: errors.New("it is neither a file nor a directory")}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := inroot.Reopen(at)
+	return f, st, err
 }
 
 // passOn returns the value of imageVariable for the process inside. For a SIF file it is the number of a file descriptor of a mount of its root file

@@ -38,6 +38,7 @@ type plan struct {
 	fakeroot  bool
 	scratch   []string
 	workdir   string
+	opened    workDirs
 	writes    writes
 	without   []string // names of mounts that are left out
 	binds     []specs.Mount

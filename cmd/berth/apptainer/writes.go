@@ -9,6 +9,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/internal/inroot"
 )
 
 // writes say what becomes of changes of the image's files.
@@ -42,39 +44,58 @@ func chooseWrites(c *cli.Context) (w writes, err error) {
 	return w, nil
 }
 
-// makeWorkDirs makes the directories of --workdir.
-func (p *plan) makeWorkDirs() error {
+// workDirs are the directories of --workdir that have taken the place of file systems in memory, by their names.
+type workDirs map[string]*os.File
+
+// openWorkDirs makes and opens the directories of --workdir. That directory may be another user's: no link in it is followed, and existing directories keep
+// their modes.
+func (p *plan) openWorkDirs() error {
 	if p.workdir == "" {
 		return nil
 	}
-	dir, err := filepath.Abs(p.workdir)
-	if err != nil {
-		return err
-	}
-	p.workdir = dir
-	for name, mode := range map[string]os.FileMode{"tmp": 0o777 | os.ModeSticky, "var_tmp": 0o777 | os.ModeSticky, "home": 0o700} {
-		if !p.contained {
-			break
-		}
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o750); err != nil {
-			return fmt.Errorf("--workdir: %w", err)
-		}
-		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
-			return fmt.Errorf("--workdir: %w", err)
-		}
+	modes := map[string]os.FileMode{}
+	if p.contained {
+		modes = map[string]os.FileMode{"tmp": 0o777 | os.ModeSticky, "var_tmp": 0o777 | os.ModeSticky, "home": 0o700}
 	}
 	for _, name := range p.scratch {
-		if err := os.MkdirAll(filepath.Join(dir, "scratch", name), 0o750); err != nil {
+		modes[scratchName(name)] = 0o750
+	}
+	if err := os.MkdirAll(p.workdir, 0o750); err != nil {
+		return fmt.Errorf("--workdir: %w", err)
+	}
+	root, err := inroot.OpenRoot(p.workdir)
+	if err != nil {
+		return fmt.Errorf("--workdir: %w", err)
+	}
+	defer root.Close() // an O_PATH descriptor
+	p.opened = workDirs{}
+	for name, mode := range modes {
+		if p.opened[name], err = makeDirs(root, name, mode); err != nil {
 			return fmt.Errorf("--workdir: %w", err)
 		}
 	}
 	return nil
 }
 
+// makeDirs opens a directory below root, and makes what is missing of its path.
+func makeDirs(root *os.File, name string, mode os.FileMode) (dir *os.File, err error) {
+	parent, base := path.Split(name)
+	if parent != "" {
+		if root, err = makeDirs(root, path.Clean(parent), 0o750); err != nil {
+			return nil, err
+		}
+		defer root.Close() // an O_PATH descriptor
+	}
+	return inroot.MakeDir(root, base, mode)
+}
+
+// scratchName is the name of a directory of --scratch in that of --workdir.
+func scratchName(name string) string { return path.Join("scratch", path.Clean("/"+name)) }
+
 // mountEmpty returns the mount of an empty directory: a directory of --workdir, or a new file system in memory.
 func (p *plan) mountEmpty(target, name, mode string) specs.Mount {
-	if p.workdir != "" {
-		return bindRecursively(filepath.Join(p.workdir, name), target, "nosuid", "nodev")
+	if dir := p.opened[name]; dir != nil {
+		return bindRecursively(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), target, "nosuid", "nodev")
 	}
 	return newTmpfs(target, "mode="+mode, "size=64m")
 }
@@ -82,7 +103,7 @@ func (p *plan) mountEmpty(target, name, mode string) specs.Mount {
 // scratchMounts are the mounts of --scratch.
 func (p *plan) scratchMounts() (all []specs.Mount) {
 	for _, name := range p.scratch {
-		all = append(all, p.mountEmpty(path.Clean("/"+name), "scratch/"+name, "750"))
+		all = append(all, p.mountEmpty(path.Clean("/"+name), scratchName(name), "750"))
 	}
 	return all
 }

@@ -1,0 +1,136 @@
+package broker
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// makeDir makes a directory with exactly this mode, which belongs to a user.
+func makeDir(t *testing.T, path string, mode os.FileMode, uid int) {
+	t.Helper()
+	rig.Must(t, os.Mkdir(path, mode))
+	rig.Must(t, os.Chmod(path, mode))
+	rig.Must(t, os.Chown(path, uid, uid))
+}
+
+// makeImage makes a directory with busybox, which can be started as an image.
+func (h home) makeImage(dir string) {
+	h.t.Helper()
+	h.Do(h.t, "sh", "-ec", `mkdir -p "$0/bin"; cp /bin/busybox "$0/bin"; for name in sh cat stat; do ln -s busybox "$0/bin/$name"; done`, dir)
+}
+
+// TestSIFDirectoriesOfUsers: root's commands with directories of a user for --workdir and --overlay change nothing where links of the user's lead.
+func TestSIFDirectoriesOfUsers(t *testing.T) {
+	h, image := sifHome(t, nil)
+	victim := filepath.Join(filepath.Dir(image), "victim")
+	makeDir(t, victim, 0o700, 0)
+	makeDir(t, victim+"/work", 0o700, 0)
+	rig.Must(t, os.WriteFile(victim+"/work/file", nil, 0o600))
+	state := func() string {
+		return h.Do(t, "find", victim, "-printf", "%M %U %P\n")
+	}
+	before := state()
+	for _, tt := range []struct {
+		name  string
+		words []string
+	}{
+		{"tmp", []string{"--contain", "--workdir"}},
+		{"var_tmp", []string{"--contain", "--workdir"}},
+		{"home", []string{"--contain", "--workdir"}},
+		{"scratch", []string{"--scratch", "/s", "--workdir"}},
+		{"scratch/s", []string{"--scratch", "/s", "--workdir"}},
+		{"upper", []string{"--overlay"}},
+		{"work", []string{"--overlay"}},
+	} {
+		dir := filepath.Join(h.dir, strings.ReplaceAll(tt.name, "/", "-"))
+		makeDir(t, dir, 0o755, alice)
+		rig.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, tt.name)), 0o755))
+		rig.Must(t, os.Symlink(victim, filepath.Join(dir, tt.name)))
+		words := append(append([]string{"apptainer", "exec"}, tt.words...), dir, image, "sh", "-c", "touch /new /tmp/new /var/tmp/new /s/new $HOME/new; true")
+		got := h.Run(t, h.Command(h.Berth, words...))
+		if got.Code != 255 || !strings.Contains(got.Err, filepath.Base(tt.name)+" in ") {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+		if after := state(); after != before {
+			t.Fatalf("%s: the directory of root has changed:\n%s\nbefore:\n%s", tt.name, after, before)
+		}
+		rig.Must(t, os.Remove(filepath.Join(dir, tt.name)))
+		makeDir(t, filepath.Join(dir, tt.name), 0o700, alice)
+		if got := h.Run(t, h.Command(h.Berth, words...)); got.Code != 0 {
+			t.Errorf("%s without a link: %+v", tt.name, got)
+		}
+	}
+}
+
+// TestSIFSocketOfAnother: a user's command takes no image from a process of another user, who can write to the directory that XDG_RUNTIME_DIR names.
+func TestSIFSocketOfAnother(t *testing.T) {
+	h, image := sifHome(t, nil)
+	shared := filepath.Join(filepath.Dir(image), "shared")
+	for _, dir := range []string{"", "/berth", "/berth/images"} {
+		makeDir(t, shared+dir, 0o777, bob)
+	}
+	words := append([]string{"env", "XDG_RUNTIME_DIR=" + shared}, h.apptainer("exec", image, "cat", "/word")...)
+	own := h.run(alice, words...)
+	if own.Code != 1 || !strings.Contains(own.Err, "can't open '/word'") {
+		t.Fatalf("before: %+v", own)
+	}
+	var socket string
+	names, err := os.ReadDir(shared + "/berth/images")
+	rig.Must(t, err)
+	for _, e := range names {
+		if filepath.Ext(e.Name()) == "" {
+			socket = filepath.Join(shared, "berth/images", e.Name())
+		}
+	}
+	other := filepath.Join(filepath.Dir(image), "other")
+	h.makeImage(other)
+	rig.Must(t, os.WriteFile(other+"/word", []byte("of another\n"), 0o644))
+	rig.Must(t, os.Remove(socket))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	rig.Must(t, err)
+	defer l.Close()
+	rig.Must(t, os.Chmod(socket, 0o777))
+	go func() {
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			fd, err := unix.OpenTree(unix.AT_FDCWD, other, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+			if err == nil {
+				_, _, err = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fd), nil)
+				err = fmt.Errorf("%w, %w", err, unix.Close(fd))
+			}
+			_ = conn.Close()
+		}
+	}()
+	got := h.run(alice, words...)
+	if got.Code != 255 || got.Out != "" || !strings.Contains(got.Err, "another user's") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestSIFSecrets: the script with the environment can be read by its user alone, and isn't left in an image that is written to.
+func TestSIFSecrets(t *testing.T) {
+	h, image := sifHome(t, nil)
+	dir := filepath.Join(h.dir, "image")
+	h.makeImage(dir)
+	show := "stat -c '%a %u' /dev/.berth"
+	for _, tt := range [][]string{{image}, {"--no-mount", "dev", "--writable", dir}} {
+		words := append([]string{"SECRET=the-secret", h.Berth, "apptainer", "exec"}, append(tt, "sh", "-c", show)...)
+		if got := h.Run(t, h.Command("env", words...)); got != (rig.Said{Out: "600 0\n"}) {
+			t.Errorf("%q: %+v", tt, got)
+		}
+	}
+	if left := h.Do(t, "sh", "-c", "grep -rl the-secret "+dir+" || true"); left != "" {
+		t.Errorf("left in the image: %s", left)
+	}
+}
