@@ -122,12 +122,13 @@ func (c *Container) MountFirst() error { return c.attachAll(c.first) }
 // mountOverlay mounts the root file system above the image's. What is written is kept below a directory of the host, which may be another user's, so no link in
 // it is followed. "" means the session's.
 func (c *Container) mountOverlay(image, writes string) error {
-	st, err := os.Stat(image)
-	if err != nil {
-		return err
+	var st unix.Stat_t
+	if err := unix.Stat(image, &st); err != nil {
+		return fmt.Errorf("read the image's root directory: %w", err)
 	}
+	mode := os.FileMode(st.Mode).Perm()
 	if writes == "" {
-		if err := os.Chmod(c.in("upper"), st.Mode().Perm()); err != nil {
+		if err := os.Chmod(c.in("upper"), mode); err != nil {
 			return err
 		}
 		return overlay.Mount(c.in("root"), overlay.Layers{Lower: []string{image}, Upper: c.in("upper"), Work: c.in("work")})
@@ -137,7 +138,7 @@ func (c *Container) mountOverlay(image, writes string) error {
 		return err
 	}
 	defer dir.Close() // an O_PATH descriptor
-	upper, err := inroot.MakeDir(dir, "upper", st.Mode())
+	upper, err := inroot.MakeDir(dir, "upper", mode)
 	if err != nil {
 		return err
 	}

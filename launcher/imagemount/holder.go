@@ -222,6 +222,9 @@ func (h *holder) serveClients(idle time.Duration) {
 
 func (h *holder) answerClient(conn *net.UnixConn, idle time.Duration) error {
 	defer func() { _ = conn.Close() }() // nothing is written
+	if err := checkPeer(conn); err != nil {
+		return nil //nolint:nilerr // another user gets no mount
+	}
 	pidfd, err := peerPidfd(conn)
 	if err != nil {
 		return err
@@ -256,7 +259,7 @@ func (h *holder) endIfUnused() {
 	}
 }
 
-// peerPidfd returns a pidfd of the process at the other end of a connection. Directory rights allow only the user's.
+// peerPidfd returns a pidfd of the process at the other end of a connection.
 func peerPidfd(conn *net.UnixConn) (f *os.File, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,18 +84,24 @@ func TestSIFSocketOfAnother(t *testing.T) {
 	if own.Code != 1 || !strings.Contains(own.Err, "can't open '/word'") {
 		t.Fatalf("before: %+v", own)
 	}
+	h.start(alice, append(slices.Clone(words[:len(words)-2]), "sleep", "1000")...) // the image stays mounted
 	var socket string
-	names, err := os.ReadDir(shared + "/berth/images")
-	rig.Must(t, err)
-	for _, e := range names {
-		if filepath.Ext(e.Name()) == "" {
-			socket = filepath.Join(shared, "berth/images", e.Name())
+	rig.WaitUntil(t, "the image is mounted", func() bool {
+		names, err := filepath.Glob(shared + "/berth/images/????????????????????????????????")
+		rig.Must(t, err)
+		for _, name := range names {
+			if conn, err := net.Dial("unix", name); err == nil {
+				_ = conn.Close()
+				socket = name
+			}
 		}
-	}
+		return socket != ""
+	})
 	other := filepath.Join(filepath.Dir(image), "other")
 	h.makeImage(other)
 	rig.Must(t, os.WriteFile(other+"/word", []byte("of another\n"), 0o644))
-	rig.Must(t, os.Remove(socket))
+	stolen := socket + ".of-alice" // still the socket of her process
+	rig.Must(t, os.Rename(socket, stolen))
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	rig.Must(t, err)
 	defer l.Close()
@@ -112,6 +120,13 @@ func TestSIFSocketOfAnother(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
+	holder, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: stolen, Net: "unix"})
+	rig.Must(t, err)
+	defer holder.Close()
+	rights := make([]byte, unix.CmsgSpace(4))
+	if n, m, _, _, err := holder.ReadMsgUnix(make([]byte, 1), rights); n > 0 || m > 0 {
+		t.Errorf("another user gets a mount of the image: %d, %d, %v", n, m, err)
+	}
 	got := h.run(alice, words...)
 	if got.Code != 255 || got.Out != "" || !strings.Contains(got.Err, "another user's") {
 		t.Errorf("%+v", got)
@@ -132,5 +147,40 @@ func TestSIFSecrets(t *testing.T) {
 	}
 	if left := h.Do(t, "sh", "-c", "grep -rl the-secret "+dir+" || true"); left != "" {
 		t.Errorf("left in the image: %s", left)
+	}
+}
+
+// TestSIFServer: the process that reads an image, which may exploit it, has nothing of its user's but the image: no environment, no open file, and for root no right.
+func TestSIFServer(t *testing.T) {
+	h, image := sifHome(t, nil)
+	secret := filepath.Join(h.dir, "secret")
+	rig.Must(t, os.WriteFile(secret, nil, 0o600))
+	rig.Must(t, os.Chown(secret, alice, alice))
+	const show = `for p in $(pgrep -x squashfuse_ll); do
+	[ "$(readlink /proc/$p/fd/3)" = "$0" ] || continue
+	tr '\0' '\n' </proc/$p/environ
+	grep -E '^(Uid|Gid|Groups|CapEff|CapPrm)' /proc/$p/status | tr -s '\t ' ' '
+	for n in $(ls /proc/$p/fd | sort -n); do readlink /proc/$p/fd/$n; done
+done`
+	const (
+		path  = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+		files = "/dev/null\n/dev/null\npipe:\\[[0-9]+\\]\nIMAGE\n/dev/fuse\nIMAGE\n"
+	)
+	for uid, want := range map[int]string{
+		0:     "Uid:( 429[0-9]{7}){4}\nGid:( 429[0-9]{7}){4}\nGroups: ?\nCapPrm: 0+\nCapEff: 0+\n",
+		alice: "Uid:( 4711){4}\nGid:( 4711){4}\nGroups: ?\nCapPrm: [0-9a-f]+\nCapEff: [0-9a-f]+\n", // of a user namespace
+	} {
+		words := []string{"sh", "-c", `exec 9<"$0"; SECRET=the-secret; export SECRET; exec "$@"`, secret}
+		task := h.start(uid, append(words, h.apptainer("exec", image, "sleep", "1000")...)...)
+		var got string
+		rig.WaitUntil(t, "the image is served", func() bool {
+			got = h.Do(t, "sh", "-c", show, image)
+			return got != ""
+		})
+		rig.Must(t, task.Cmd.Process.Kill())
+		rig.WaitUntil(t, "the image isn't served", func() bool { return h.Do(t, "sh", "-c", show, image) == "" })
+		if all := path + want + strings.ReplaceAll(files, "IMAGE", regexp.QuoteMeta(image)); !regexp.MustCompile("^" + all + "$").MatchString(got) {
+			t.Errorf("user %d: %q, want %q", uid, got, all)
+		}
 	}
 }
