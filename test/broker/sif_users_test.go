@@ -84,19 +84,18 @@ func TestSIFSocketOfAnother(t *testing.T) {
 	if own.Code != 1 || !strings.Contains(own.Err, "can't open '/word'") {
 		t.Fatalf("before: %+v", own)
 	}
-	h.start(alice, append(slices.Clone(words[:len(words)-2]), "sleep", "1000")...) // the image stays mounted
-	var socket string
-	rig.WaitUntil(t, "the image is mounted", func() bool {
-		names, err := filepath.Glob(shared + "/berth/images/????????????????????????????????")
-		rig.Must(t, err)
-		for _, name := range names {
-			if conn, err := net.Dial("unix", name); err == nil {
-				_ = conn.Close()
-				socket = name
-			}
-		}
-		return socket != ""
+	started := filepath.Join(h.dir, "started")
+	h.start(alice, append(slices.Clone(words[:len(words)-2]), "sh", "-c", "echo >"+started+"; sleep 1000")...) // the image stays mounted
+	rig.WaitUntil(t, "the task runs", func() bool {
+		_, err := os.Stat(started)
+		return err == nil
 	})
+	names, err := filepath.Glob(shared + "/berth/images/????????????????????????????????")
+	rig.Must(t, err)
+	if len(names) != 1 {
+		t.Fatalf("sockets: %q", names)
+	}
+	socket := names[0]
 	other := filepath.Join(filepath.Dir(image), "other")
 	h.makeImage(other)
 	rig.Must(t, os.WriteFile(other+"/word", []byte("of another\n"), 0o644))
@@ -180,7 +179,7 @@ done`
 		rig.Must(t, task.Cmd.Process.Kill())
 		rig.WaitUntil(t, "the image isn't served", func() bool { return h.Do(t, "sh", "-c", show, image) == "" })
 		if all := path + want + strings.ReplaceAll(files, "IMAGE", regexp.QuoteMeta(image)); !regexp.MustCompile("^" + all + "$").MatchString(got) {
-			t.Errorf("user %d: %q, want %q", uid, got, all)
+			t.Errorf("user %d: %.400q, want %q", uid, got, all)
 		}
 	}
 }
