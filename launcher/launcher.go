@@ -215,24 +215,15 @@ func (o Options) startProgramLookup(ctx context.Context, env []string) func() (m
 
 // openImage opens the task's image and pulls it if necessary.
 func (o Options) openImage(ctx context.Context) (img *image.Image, err error) {
-	how := o.Search
-	for fetches := 0; ; fetches++ {
-		img, err = o.imageStore().Open(ctx, o.Image, how)
-		if o.Fetch == nil || !errors.Is(err, image.ErrPullNeeded) || fetches == maxFetches {
-			return img, err
+	var fetch func(context.Context, string, image.Search) error
+	if o.Fetch != nil {
+		fetch = func(ctx context.Context, ref string, how image.Search) error {
+			programs := o.startProgramLookup(ctx, o.Env) // the image's environment is not known yet
+			return cancelIfUngrantable(ctx, programs, func(ctx context.Context) error { return o.Fetch(ctx, ref, how) })
 		}
-		programs := o.startProgramLookup(ctx, o.Env) // the image's environment is not known yet
-		err := cancelIfUngrantable(ctx, programs, func(ctx context.Context) error { return o.Fetch(ctx, o.Image, how) })
-		if err != nil {
-			return nil, err
-		}
-		how.Pull = image.Missing
 	}
+	return o.imageStore().OpenFetched(ctx, o.Image, o.Search, fetch)
 }
-
-// maxFetches is how often an image is pulled for one launch: another process may remove it
-// before this one has locked its layers.
-const maxFetches = 3
 
 // unpackLayers unpacks the layers, which can take minutes.
 func (o Options) unpackLayers(ctx context.Context, img *image.Image, programs func() (map[string]string, error)) (layers []string, err error) {

@@ -29,6 +29,8 @@ type Options struct {
 	// Image is the image's root: a detached mount, or nil for the directory Dir.
 	Image *os.File
 	Dir   string
+	// Layers are the directories of the image's layers, topmost first, instead of Image and Dir.
+	Layers []string
 	// Session is an existing directory of the host. A tmpfs of at most Size bytes hides it in this process's mount namespace. The
 	// tmpfs has what is written to the root file system.
 	Session string
@@ -90,11 +92,14 @@ func Open(o Options) (*Container, error) {
 	if err := mounttree.Attach(session, at); err != nil {
 		return nil, err
 	}
-	image := c.in("image")
-	if o.Image == nil {
-		err = overlay.BindMount(image, o.Dir)
-	} else {
-		err = attachAt(o.Image, image)
+	image, lower := c.in("image"), o.Layers
+	switch {
+	case len(lower) > 0:
+		image = lower[0] // its mode is the root's
+	case o.Image == nil:
+		err, lower = overlay.BindMount(image, o.Dir), []string{image}
+	default:
+		err, lower = attachAt(o.Image, image), []string{image}
 	}
 	if err != nil {
 		return nil, err
@@ -102,7 +107,7 @@ func Open(o Options) (*Container, error) {
 	if o.InPlace {
 		err = overlay.BindMount(c.in("root"), image)
 	} else {
-		err = c.mountOverlay(image, o.Writes)
+		err = c.mountOverlay(lower, image, o.Writes)
 	}
 	if err != nil {
 		return nil, err
@@ -121,7 +126,7 @@ func (c *Container) MountFirst() error { return c.attachAll(c.first) }
 
 // mountOverlay mounts the root file system above the image's. What is written is kept below a directory of the host, which may be another user's, so no link in
 // it is followed. "" means the session's.
-func (c *Container) mountOverlay(image, writes string) error {
+func (c *Container) mountOverlay(lower []string, image, writes string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(image, &st); err != nil {
 		return fmt.Errorf("read the image's root directory: %w", err)
@@ -131,7 +136,7 @@ func (c *Container) mountOverlay(image, writes string) error {
 		if err := os.Chmod(c.in("upper"), mode); err != nil {
 			return err
 		}
-		return overlay.Mount(c.in("root"), overlay.Layers{Lower: []string{image}, Upper: c.in("upper"), Work: c.in("work")})
+		return overlay.Mount(c.in("root"), overlay.Layers{Lower: lower, Upper: c.in("upper"), Work: c.in("work")})
 	}
 	dir, err := inroot.OpenRoot(writes)
 	if err != nil {
@@ -148,7 +153,7 @@ func (c *Container) mountOverlay(image, writes string) error {
 		return err
 	}
 	defer work.Close() // an O_PATH descriptor
-	return overlay.Mount(c.in("root"), overlay.Layers{Lower: []string{image}, Upper: procPath(upper), Work: procPath(work), Lasting: true})
+	return overlay.Mount(c.in("root"), overlay.Layers{Lower: lower, Upper: procPath(upper), Work: procPath(work), Lasting: true})
 }
 
 // procPath is a path of an open file.

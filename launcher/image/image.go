@@ -149,6 +149,23 @@ func (s Store) Open(ctx context.Context, ref string, how Search) (*Image, error)
 	return s.openArchive(ref, r, want)
 }
 
+// maxFetches is how often an image is pulled for one use: another process may remove it before this one has locked its layers.
+const maxFetches = 3
+
+// OpenFetched is Open for a process that pulls by a function: fetch pulls an image into the store. Without the function it is Open.
+func (s Store) OpenFetched(ctx context.Context, ref string, how Search, fetch func(ctx context.Context, ref string, how Search) error) (img *Image, err error) {
+	for fetches := 0; ; fetches++ {
+		img, err = s.Open(ctx, ref, how)
+		if fetch == nil || !errors.Is(err, ErrPullNeeded) || fetches == maxFetches {
+			return img, err
+		}
+		if err := fetch(ctx, ref, how); err != nil {
+			return nil, err
+		}
+		how.Pull = Missing
+	}
+}
+
 // Kind is what a reference stands for.
 type Kind string
 

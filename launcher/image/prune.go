@@ -24,12 +24,7 @@ const LayersFile = "layers"
 // Unpack. The layers aren't pruned as long as the directory exists. It must be called before the image is
 // closed.
 func (img *Image) NoteLayers(task string, layers []string) error {
-	var b bytes.Buffer
-	b.WriteString(imageKey + img.Digest + "\n")
-	for _, dir := range layers {
-		b.WriteString(filepath.Base(filepath.Dir(dir)) + "\n")
-	}
-	if err := os.WriteFile(filepath.Join(task, LayersFile), b.Bytes(), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(task, LayersFile), img.listLayers(layers), 0o600); err != nil {
 		return fmt.Errorf("record the task's layers: %w", err)
 	}
 	return nil
@@ -268,7 +263,7 @@ func (s Store) removeDocuments(needed map[digest]bool) (err error) {
 	return err
 }
 
-// usedLayers returns the lines of all tasks' LayersFiles: names of layers, and imageKey with the images'
+// usedLayers returns the lines of all tasks' LayersFiles and of all uses: names of layers, and imageKey with the images'
 // digests. tasks is the directory of the tasks.
 func (s Store) usedLayers(tasks string) (map[string]bool, error) {
 	used := map[string]bool{}
@@ -285,6 +280,15 @@ func (s Store) usedLayers(tasks string) (map[string]bool, error) {
 		for name := range strings.FieldsSeq(string(data)) {
 			used[name] = true
 			used[unknownImageKey+name] = used[unknownImageKey+name] || !said
+		}
+	}
+	uses, err := s.readUses(false)
+	if err != nil {
+		return nil, fmt.Errorf("look for uses of layers: %w", err)
+	}
+	for _, data := range uses {
+		for name := range strings.FieldsSeq(string(data)) {
+			used[name] = true
 		}
 	}
 	return used, nil

@@ -29,6 +29,7 @@ import (
 //	DIR/sha256/CHAIN.old-…        set aside: being removed, or taken over (stalled.go)
 //	DIR/blobs/sha256/HEX  manifests and configurations of images that were pulled
 //	DIR/names/KEY.json    what a name stands for, per platform (records.go)
+//	DIR/uses/RANDOM       layers that processes use which aren't a task's; see use.go for its flock
 //
 // CHAIN is the chain id of the image specification. It depends on the layers below, because directories that a
 // layer doesn't describe get their attributes from them.
@@ -54,10 +55,12 @@ type Store struct {
 // belong to the user.
 func StoreIn(data string) Store {
 	if userns.IsInside() && userns.HasUser(1) {
-		return Store{Dir: filepath.Join(data, "images-subids")}
+		return subordinateStore(data)
 	}
-	return Store{Dir: filepath.Join(data, "images")}
+	return SingleOwnerStore(data)
 }
+
+func subordinateStore(data string) Store { return Store{Dir: filepath.Join(data, "images-subids")} }
 
 // algorithms returns the names of the directories with layers.
 func algorithms() []string { return []string{"sha256", "sha384", "sha512"} }

@@ -42,9 +42,12 @@ func (s Store) UnnamedLayers(tasks string) (all []LayerSummary, err error) {
 			Tasks: append([]string{}, users[name]...),
 		})
 	}
-	slices.SortStableFunc(all, func(a, b LayerSummary) int { return cmp.Compare(b.Size, a.Size) })
+	slices.SortStableFunc(all, compareSizes)
 	return all, err
 }
+
+// compareSizes orders the larger layer first.
+func compareSizes(a, b LayerSummary) int { return cmp.Compare(b.Size, a.Size) }
 
 // listUsers returns the tasks that use each layer.
 func listUsers(tasks string) (users map[string][]string, err error) {

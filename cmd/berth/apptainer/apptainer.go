@@ -1,4 +1,4 @@
-// Package apptainer has Apptainer's verbs exec, run, shell and inspect for images in files. With the first three the command becomes a process of the image, with this
+// Package apptainer has Apptainer's verbs exec, run, shell and inspect for images in files, directories and berth's own store. With the first three the command becomes a process of the image, with this
 // user's id, home and working directory, and with leased devices. There is no container runtime, and no task that other verbs know: when a
 // shell or a job runner ends the command, nothing is left.
 //
@@ -37,6 +37,9 @@ func AddVerb(args []string) []string {
 	for len(rest) > 0 && slices.Contains([]string{"-s", "--silent", "-q", "--quiet", "-v", "--verbose", "-d", "--debug", "--nocolor"}, rest[0]) {
 		rest = rest[1:]
 	}
+	if isApptainer(args[0]) && len(rest) == 1 && (rest[0] == "--version" || rest[0] == "version") {
+		return []string{"berth", "apptainer", rest[0], "--" + likeFlag}
+	}
 	return append([]string{"berth", "apptainer"}, rest...)
 }
 
@@ -44,16 +47,27 @@ func AddVerb(args []string) []string {
 func Command() *cli.Command {
 	return &cli.Command{
 		Name:  "apptainer",
-		Usage: "run programs of SIF images as Apptainer does",
+		Usage: "run programs of images as Apptainer does",
 		Description: "The command is a process of this user's: it has the user's id, home, working directory and /tmp, and\n" +
 			"otherwise the files of the image. Of the host's accelerators it has those that it asks for\n" +
 			"(--gpus, --nv), as a lease that ends with it.\n\n" +
+			"IMAGE is a SIF file or a directory, or one of\n" +
+			"  docker://NAME[:TAG]            an image of a registry\n" +
+			"  oci:DIR[:TAG]                  an OCI image layout\n" +
+			"  oci-archive:FILE[:TAG]         one in a tar archive\n" +
+			"  docker-archive:FILE[:NAME]     what docker save and podman save write\n\n" +
 			"A program berth-apptainer, apptainer or singularity that is a link to berth is this verb.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "version", Usage: "print the version"}, &cli.BoolFlag{Name: likeFlag, Hidden: true},
+			&cli.BoolFlag{Name: "silent", Aliases: []string{"s"}, Hidden: true}, &cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Hidden: true},
+			&cli.BoolFlag{Name: "verbose", Hidden: true}, &cli.BoolFlag{Name: "debug", Aliases: []string{"d"}, Hidden: true}, &cli.BoolFlag{Name: "nocolor", Hidden: true},
+		},
+		OnUsageError: wrongUsage, Action: reportVerb,
 		Subcommands: []*cli.Command{
 			newVerb("exec", "run a command of an image", "IMAGE COMMAND [ARG…]"),
-			newVerb("run", "run an image's runscript", "IMAGE [ARG…]"),
+			newVerb("run", "run an image's runscript or entry point", "IMAGE [ARG…]"),
 			newVerb("shell", "run a shell of an image", "IMAGE"),
-			inspectVerb(),
+			inspectVerb(), pullVerb(), versionVerb(),
 		},
 	}
 }
@@ -68,8 +82,9 @@ func newVerb(name, usage, args string) *cli.Command {
 
 // Apptainer's exit codes. The command's own are passed on.
 const (
-	codeFailed = 255
-	codeUsage  = 1
+	codeFailed   = 255
+	codeUsage    = 1
+	codeNotFound = 127 // of a runscript
 )
 
 // withCode gives an error Apptainer's exit code. The signal that has ended the command ends this process, too, as there.
@@ -134,9 +149,9 @@ func runVerb(c *cli.Context) error {
 	}
 	defer img.close()
 	if c.Bool("writable") && !img.isDir {
-		return errors.New("--writable: SIF files never change; --writable-tmpfs keeps changes in memory")
+		return errors.New("--writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory")
 	}
-	passed, err := img.passOn(c.Context, conf)
+	passed, err := img.passOn(c, conf)
 	if err != nil {
 		return err
 	}
@@ -169,8 +184,8 @@ func runVerb(c *cli.Context) error {
 	return leasing.Hold(c, node, wanted, self, os.Args)
 }
 
-// imageVariable is the environment variable by which the process inside finds the image: the number of a file descriptor of its mount, or
-// directoryImage.
+// imageVariable is the environment variable by which the process inside finds the image: the number of a file descriptor of its mount,
+// directoryImage, or layersPrefix.
 const (
 	imageVariable  = "BERTH_IMAGE"
 	directoryImage = "directory"

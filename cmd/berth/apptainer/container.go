@@ -156,12 +156,15 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	return enter.Exec(argv[0], argv, env, plan.fakeroot)
 }
 
-// openImage sets the image of the container: a directory, or the mount that the process outside has passed on.
+// openImage sets the image of the container: a directory, or the mount or layers that the process outside has passed on.
 func (p *plan) openImage(o *enter.Options) error {
 	passed := os.Getenv(imageVariable)
 	if passed == directoryImage {
 		o.Dir = p.image
 		return nil
+	}
+	if strings.HasPrefix(passed, layersPrefix) {
+		return p.openLayers(passed, o)
 	}
 	fd, err := strconv.Atoi(passed)
 	if err != nil {

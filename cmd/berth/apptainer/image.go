@@ -2,7 +2,6 @@ package apptainer
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,24 +23,29 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/internal/userns"
+	store "github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/imagemount"
 	"github.com/berth-gpu/berth/launcher/sif"
 )
 
-// image is an open SIF file or an image that is a directory.
+// image is an open SIF file, an image that is a directory, or a reference.
 type image struct {
-	file   *os.File
-	isDir  bool
-	sif    sif.Image
-	offset int64 // of the squashfs
+	reference string
+	file      *os.File
+	isDir     bool
+	sif       sif.Image
+	offset    int64 // of the squashfs
 }
 
-func (i image) close() { i.file.Close() } // only read
+func (i image) close() { _ = i.file.Close() } // only read; nil for a reference
 
 // openImage opens an image by Apptainer's words for one.
 func openImage(name string) (image, error) {
-	if scheme, _, found := strings.Cut(name, "://"); found {
-		return image{}, fmt.Errorf("%s: images are files and directories here, not %s://; berth pull and berth run have images of registries", name, scheme)
+	if isReference(name) {
+		return image{reference: name}, nil
+	}
+	if err := checkReference(name); err != nil {
+		return image{}, err
 	}
 	f, st, err := openPath(name)
 	if err != nil {
@@ -92,12 +96,19 @@ func openPath(name string) (*os.File, os.FileInfo, error) {
 
 // passOn returns the value of imageVariable for the process inside. For a SIF file it is the number of a file descriptor of a mount of its root file
 // system, which the programs that this process starts inherit.
-func (i image) passOn(ctx context.Context, conf berth.Config) (string, error) {
+func (i image) passOn(c *cli.Context, conf berth.Config) (string, error) {
 	if i.isDir {
 		return directoryImage, nil
 	}
+	if i.reference != "" {
+		got, use, err := unpackReference(c, conf, i.reference, store.Missing)
+		if err != nil {
+			return "", err
+		}
+		return passLayers(got, use)
+	}
 	client := imagemount.Client{Dir: filepath.Join(conf.TaskState(), "images"), Cgroup: readCgroup(), Holder: holderCommand}
-	tree, err := client.Mount(ctx, imagemount.Source{File: i.file, Offset: i.offset})
+	tree, err := client.Mount(c.Context, imagemount.Source{File: i.file, Offset: i.offset})
 	if err != nil {
 		return "", cmp.Or(rootless.ExplainRefusal(conf, err), err)
 	}

@@ -64,6 +64,9 @@ func inspectImage(c *cli.Context) error {
 		return err
 	}
 	defer img.close()
+	if img.reference != "" {
+		return fmt.Errorf("%s: inspect reads SIF files; berth images --json and skopeo inspect describe other images", img.reference)
+	}
 	if img.isDir {
 		return fmt.Errorf("%s is a directory: inspect reads SIF files", c.Args().First())
 	}

@@ -23,13 +23,15 @@ import (
 
 // plan is what the command line and the environment ask for.
 type plan struct {
-	verb   string
-	image  string   // as it was given
-	words  []string // behind the image
-	user   account
-	groups []int // of the host
-	home   homeDir
-	cwd    string
+	verb  string
+	image string // as it was given
+	// content is that of an image of the store, nil for others.
+	content *content
+	words   []string // behind the image
+	user    account
+	groups  []int // of the host
+	home    homeDir
+	cwd     string
 	// mustCwd: the working directory is the command line's and not the caller's.
 	mustCwd   bool
 	contained bool

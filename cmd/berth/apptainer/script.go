@@ -20,7 +20,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 // findCommand returns the program to execute, its arguments and environment. devices are the environment variables of the lease.
 func (p *plan) findCommand(box *enter.Container, devices []string) (argv, env []string, err error) {
 	container := p.image
-	if abs, err := filepath.Abs(p.image); err == nil {
+	if abs, err := filepath.Abs(p.image); err == nil && p.content == nil {
 		container = abs
 	}
 	var binds []string
@@ -45,27 +45,38 @@ func (p *plan) findCommand(box *enter.Container, devices []string) (argv, env []
 			prefix+"BIND="+strings.Join(binds, ","), prefix+"ENVIRONMENT=/.singularity.d/env/91-environment.sh")
 	}
 	if !box.Has("/bin/sh") { // the command alone
-		if p.verb != "exec" {
-			return nil, nil, fmt.Errorf("%s: the image has no shell: berth exec runs a command of it", p.image)
-		}
-		program, err := p.findProgram(box)
-		return append([]string{program}, p.words[1:]...), slices.Concat(env, p.variables.host, p.variables.prefixed, p.variables.flags, devices), err
+		return p.findProgram(box, env, devices)
 	}
 	return append([]string{"/bin/sh", scriptPath}, p.words...), append(env, devices...), nil
 }
 
-// findProgram returns the path of the command's program.
-func (p *plan) findProgram(box *enter.Container) (string, error) {
-	name := p.words[0]
-	if strings.Contains(name, "/") {
-		return name, nil
-	}
-	for dir := range strings.SplitSeq(defaultPath, ":") {
-		if box.Has(dir + "/" + name) {
-			return dir + "/" + name, nil
+// findProgram returns the program to execute in an image without a shell, its arguments and environment.
+func (p *plan) findProgram(box *enter.Container, env, devices []string) (argv, all []string, err error) {
+	words, own := p.words, []string(nil)
+	if p.content != nil {
+		own = slices.DeleteFunc(slices.Clone(p.content.Config.Env), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
+		if p.verb == "run" {
+			words, _ = p.content.command(p.words)
 		}
 	}
-	return "", fmt.Errorf("%q: there is no such program in the image", name)
+	if p.verb == "shell" || p.verb == "run" && (p.content == nil || len(words) == 0) {
+		return nil, nil, fmt.Errorf("%s: the image has no shell: berth apptainer exec runs a command of it", p.image)
+	}
+	all = mergeVariables(env, p.variables.host, own, p.variables.prefixed, p.variables.flags, devices)
+	program := words[0]
+	if !strings.Contains(program, "/") {
+		program = ""
+		for dir := range strings.SplitSeq(findVariable(all, "PATH"), ":") {
+			if box.Has(dir + "/" + words[0]) {
+				program = dir + "/" + words[0]
+				break
+			}
+		}
+		if program == "" {
+			return nil, nil, fmt.Errorf("%q: there is no such program in the image", words[0])
+		}
+	}
+	return append([]string{program}, words[1:]...), all, nil
 }
 
 // writeScript returns the script.
@@ -73,6 +84,9 @@ func (p *plan) writeScript() []byte {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	// The image's scripts run in an environment without the host's variables, which then fill what the image hasn't set.
+	if p.content != nil {
+		p.content.setEnvironment(line)
+	}
 	line(`berth_source() { . "$1"; }`) // a function has arguments of its own, which a script may change
 	line(`for berth_script in /.singularity.d/env/*.sh; do if [ -f "$berth_script" ]; then berth_source "$berth_script"; fi; done`)
 	line(`if [ ! -d /.singularity.d/env ] && [ -f /environment ]; then berth_source /environment; fi`)
@@ -94,17 +108,15 @@ func (p *plan) writeScript() []byte {
 	p.setVariables(line, p.variables.flags)
 	switch p.verb {
 	case "exec":
-		line(`berth_fail() { echo "berth: $*" >&2; exit %d; }`, codeFailed)
-		line(`case "$1" in`)
-		line(`*/*) [ -e "$1" ] || berth_fail "$1: no such file"; [ ! -d "$1" ] || berth_fail "$1 is a directory"; [ -x "$1" ] || berth_fail "$1: permission denied" ;;`)
-		line(`*) [ -n "$(command -v -- "$1")" ] || berth_fail "$1: executable file not found in \$PATH" ;;`)
-		line(`esac`)
-		line(`unset -f berth_fail`)
-		line(`exec "$@"`)
+		execWords(line, codeFailed)
 	case "run":
 		if p.app != "" {
 			line(`if [ -x /scif/apps/%[1]s/scif/runscript ]; then exec /scif/apps/%[1]s/scif/runscript "$@"; fi`, quoteWord(p.app))
 			line(`echo "berth: the image has no app "%s >&2; exit 1`, quoteWord(p.app))
+		}
+		if p.content != nil {
+			p.runCommand(line)
+			break
 		}
 		line(`if [ -x /.singularity.d/runscript ]; then exec /.singularity.d/runscript "$@"; fi`)
 		line(`echo 'berth: the image has no runscript; executing /bin/sh' >&2`)
@@ -117,6 +129,17 @@ func (p *plan) writeScript() []byte {
 		line(`export SHELL=/bin/sh; exec /bin/sh`)
 	}
 	return []byte(b.String())
+}
+
+// execWords writes the lines that execute the arguments of the script. A program that is missing ends it with the code.
+func execWords(line func(format string, args ...any), code int) {
+	line(`berth_fail() { echo "berth: $*" >&2; exit %d; }`, code)
+	line(`case "$1" in`)
+	line(`*/*) [ -e "$1" ] || berth_fail "$1: no such file"; [ ! -d "$1" ] || berth_fail "$1 is a directory"; [ -x "$1" ] || berth_fail "$1: permission denied" ;;`)
+	line(`*) [ -n "$(command -v -- "$1")" ] || berth_fail "$1: executable file not found in \$PATH" ;;`)
+	line(`esac`)
+	line(`unset -f berth_fail`)
+	line(`exec "$@"`)
 }
 
 // setVariables writes assignments of variables.

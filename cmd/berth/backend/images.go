@@ -17,20 +17,25 @@ func ImageStore(conf berth.Config) image.Store {
 	return image.StoreIn(conf.TaskData())
 }
 
-// NewFetcher returns the engine whose program pulls images into berth's own store.
-func NewFetcher(c *cli.Context, conf berth.Config) (*Engine, error) {
+// ImageStores returns all stores of this user's images: those of tasks, and those of berth apptainer.
+func ImageStores(conf berth.Config) image.Stores {
+	return image.StoresIn(conf.TaskData())
+}
+
+// NewFetcher returns the engine whose program pulls images into a store of berth's own.
+func NewFetcher(c *cli.Context, conf berth.Config, store image.Store) (*Engine, error) {
 	program, err := control.FindProgram(containerdProgram)
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{program, engine.Request{Verb: "fetch", Store: ImageStore(conf).Dir, Access: registryAccess(conf, c.App.Version)}}, nil
+	return &Engine{program, engine.Request{Verb: "fetch", Store: store.Dir, Access: registryAccess(conf, c.App.Version)}}, nil
 }
 
 // NewImageFetcher returns a function that pulls images for tasks into the store
 // (launcher.Options.Fetch).
-func NewImageFetcher(c *cli.Context, conf berth.Config, progress func(image.Progress)) func(context.Context, string, image.Search) error {
+func NewImageFetcher(c *cli.Context, conf berth.Config, store image.Store, progress func(image.Progress)) func(context.Context, string, image.Search) error {
 	return func(ctx context.Context, ref string, how image.Search) error {
-		e, err := NewFetcher(c, conf)
+		e, err := NewFetcher(c, conf, store)
 		if err != nil {
 			return err
 		}
@@ -53,7 +58,7 @@ func TrimScheme(name string) string {
 func ReadImages(c *cli.Context, conf berth.Config) (all []image.Summary, unread, err error) {
 	other, err := ChooseEngine(c, conf)
 	if err != nil || other == nil {
-		all, unread = ImageStore(conf).List()
+		all, unread = ImageStores(conf).List()
 		return all, unread, err
 	}
 	if err := verb.NeedRoot(); err != nil {

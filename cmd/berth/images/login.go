@@ -67,7 +67,7 @@ func newLoginRequest(c *cli.Context, name string) (*backend.Engine, engine.Reque
 	if err != nil {
 		return nil, engine.Request{}, err
 	}
-	e, err := backend.NewFetcher(c, conf)
+	e, err := backend.NewFetcher(c, conf, backend.ImageStore(conf))
 	if err != nil {
 		return nil, engine.Request{}, err
 	}

@@ -113,7 +113,7 @@ func removeSelected(c *cli.Context, conf berth.Config, sel image.Selection) (don
 		return done, err
 	}
 	if other == nil {
-		return backend.ImageStore(conf).Prune(sel)
+		return backend.ImageStores(conf).Prune(sel)
 	}
 	req := other.Request
 	req.Verb, req.Selection = "prune", &sel

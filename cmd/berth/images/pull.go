@@ -48,7 +48,7 @@ func pullImages(c *cli.Context) error {
 	}
 	program, err := backend.ChooseEngine(c, conf)
 	if err == nil && program == nil {
-		program, err = backend.NewFetcher(c, conf)
+		program, err = backend.NewFetcher(c, conf, backend.ImageStore(conf))
 	}
 	if err != nil {
 		return err

@@ -119,7 +119,7 @@ func (t taskSize) ended() bool { return t.State == tasks.Exited || t.State == ta
 // measureDisk measures the disk space of images and tasks. unread are the errors of those
 // that can't be read.
 func measureDisk(ctx context.Context, conf berth.Config, store tasks.Store) (u diskUsage, unread error) {
-	images := backend.ImageStore(conf)
+	images := backend.ImageStores(conf)
 	var err1, err2 error
 	u.Images, err1 = images.List()
 	u.Layers, _ = images.UnnamedLayers(tasksDir(conf)) // Prune returns the same errors
@@ -276,7 +276,7 @@ func pruneSystem(c *cli.Context) error {
 		fmt.Println(r.Name)
 	})
 	sel.All, sel.Tasks = c.Bool("all"), tasksDir(conf)
-	done, e := backend.ImageStore(conf).Prune(sel)
+	done, e := backend.ImageStores(conf).Prune(sel)
 	for _, name := range done.Names {
 		fmt.Println(name)
 	}

@@ -291,8 +291,8 @@ func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
 	if r.Gang != nil {
 		o = &r.Gang.Options
 	}
-	o.Detach, o.Progress = &launcher.Detach{Status: status}, printUnpacking(time.Now())
-	o.Fetch = backend.NewImageFetcher(c, conf, o.Progress)
+	o.Detach, o.Progress = &launcher.Detach{Status: status}, backend.PrintUnpacking(time.Now())
+	o.Fetch = backend.NewImageFetcher(c, conf, backend.ImageStore(conf), o.Progress)
 	if r.Devices != "" {
 		if o.Request, err = request.Parse(r.Devices); err != nil {
 			return verb.ExitBerth, err

@@ -28,12 +28,12 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 	o := launcher.Options{
 		Image: c.Args().First(), Interactive: c.Bool("interactive"), Name: c.String("name"),
 		State: conf.TaskState(), Data: conf.TaskData(), Cgroup: conf.Host.Cgroup, Config: conf.Path(), Inspect: conf.InspectDevices,
-		Progress: printUnpacking(time.Now()),
+		Progress: backend.PrintUnpacking(time.Now()),
 	}
 	if conf.UserData != "" { // leases are the broker's to end
 		o.Inspect = nil
 	}
-	o.Fetch, o.Retention = backend.NewImageFetcher(c, conf, o.Progress), backend.Retention(conf)
+	o.Fetch, o.Retention = backend.NewImageFetcher(c, conf, backend.ImageStore(conf), o.Progress), backend.Retention(conf)
 	runtime, err := chosenRuntime(c)
 	if err != nil {
 		return o, err

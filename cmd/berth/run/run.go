@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -17,13 +16,11 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/leasing"
-	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/launcher"
-	"github.com/berth-gpu/berth/launcher/image"
 )
 
 // Command is berth run.
@@ -168,22 +165,4 @@ func checkVisibleDevices(c *cli.Context, r request.Request) error {
 		return fmt.Errorf("--env %s gives no GPUs: --gpus %s asks for them", kv, ask)
 	}
 	return nil
-}
-
-// printUnpacking returns a function that prints the progress of unpacking a layer that takes
-// long to standard error.
-func printUnpacking(start time.Time) func(image.Progress) {
-	var last time.Time
-	return func(p image.Progress) {
-		now := time.Now()
-		if now.Sub(start) < time.Second || now.Sub(last) < time.Second {
-			return
-		}
-		last = now
-		if p.Waiting {
-			fmt.Fprintf(os.Stderr, "berth: another task is unpacking layer %s; waiting for it\n", output.ShortenDigest(p.Layer))
-			return
-		}
-		fmt.Fprintf(os.Stderr, "berth: unpacking layer %s: %d of %d MB\n", output.ShortenDigest(p.Layer), p.Done>>20, p.Total>>20)
-	}
 }

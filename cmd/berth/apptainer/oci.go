@@ -1,0 +1,323 @@
+package apptainer
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/rootless"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/userns"
+	"github.com/berth-gpu/berth/launcher/engine"
+	"github.com/berth-gpu/berth/launcher/enter"
+	store "github.com/berth-gpu/berth/launcher/image"
+)
+
+// schemes are the beginnings of references to images that are unpacked into berth's store.
+func schemes() []string { return []string{"docker://", "oci:", "oci-archive:", "docker-archive:"} }
+
+// isReference reports whether a word is such a reference, and no file or directory.
+func isReference(word string) bool { return hasPrefix(word, schemes()) }
+
+func hasPrefix(word string, prefixes []string) bool {
+	for _, p := range prefixes {
+		if strings.HasPrefix(word, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkReference returns an error for Apptainer's words for images that berth has not.
+func checkReference(word string) error {
+	scheme, rest, _ := strings.Cut(word, ":")
+	name, hasSlashes := strings.CutPrefix(rest, "//")
+	reason := ""
+	switch {
+	case isReference(word):
+		return nil
+	case scheme == "docker-daemon":
+		reason = "docker's own images aren't read: docker save -o FILE writes one, and docker-archive:FILE names it"
+	case scheme == "docker" && rest != "":
+		reason = "an image of a registry is docker://" + rest
+	case !hasSlashes:
+		return nil
+	case scheme == "library", scheme == "shub", scheme == "oras":
+		reason = "SIF files of registries aren't pulled here; images of registries are docker://NAME"
+	case scheme == "http", scheme == "https":
+		reason = "images aren't downloaded from web servers here: curl -O fetches a file, which is then an image"
+	case scheme == "instance":
+		reason = "there are no instances: berth run -d --name " + name + " starts a task, and berth exec " + name + " runs commands in it"
+	default:
+		reason = "images are files, directories, docker://NAME, oci:DIR, oci-archive:FILE and docker-archive:FILE"
+	}
+	return fmt.Errorf("%s: %s", word, reason)
+}
+
+// content is an image of berth's store, as the process inside gets it.
+type content struct {
+	// Name is the full name of an image of a registry, and the reference for all others.
+	Name   string       `json:"name"`
+	Layers []string     `json:"layers"` // directories, topmost first
+	Config store.Config `json:"config"`
+}
+
+// unpackReference unpacks the missing layers of an image, which it pulls if that is needed. The layers aren't pruned as long as a process has the
+// file open.
+func unpackReference(c *cli.Context, conf berth.Config, ref string, when store.Pull) (got content, use *os.File, err error) {
+	// Nobody else may execute files of images, which keep their set-uid bits.
+	if os.Geteuid() != 0 {
+		err = errors.Join(os.MkdirAll(conf.TaskData(), 0o700), os.Chmod(conf.TaskData(), 0o700)) //nolint:gosec // a directory
+	} else {
+		err = verb.NeedHost()
+	}
+	if err != nil {
+		return got, nil, err
+	}
+	at := store.SingleOwnerStore(conf.TaskData())
+	use, err = at.NewUse()
+	if err != nil {
+		return got, nil, err
+	}
+	if os.Geteuid() == 0 {
+		got, err = unpackInto(c, conf, at, ref, when, use.Name())
+	} else {
+		got, err = unpackInNamespace(c, conf, at, ref, when, use.Name())
+	}
+	if err != nil {
+		return got, nil, errors.Join(err, os.Remove(use.Name()), use.Close())
+	}
+	return got, use, nil
+}
+
+// unpackInto is unpackReference in a process that may unpack layers. use is the path of the file.
+func unpackInto(c *cli.Context, conf berth.Config, at store.Store, ref string, when store.Pull, use string) (got content, err error) {
+	progress := backend.PrintUnpacking(time.Now())
+	img, err := at.OpenFetched(c.Context, ref, store.Search{Pull: when}, backend.NewImageFetcher(c, conf, at, progress))
+	if err != nil {
+		return got, err
+	}
+	defer img.Close()
+	layers, err := at.Unpack(c.Context, img, progress)
+	if err != nil {
+		return got, err
+	}
+	return content{img.Name, layers, img.Config}, img.RecordUse(use, layers)
+}
+
+// unpackVerb is the hidden verb of [UnpackCommand].
+const unpackVerb = "unpack-image"
+
+// unpackAnswer is what the hidden verb prints.
+type unpackAnswer struct {
+	Content content         `json:"content"`
+	Error   *engine.Failure `json:"error,omitempty"`
+}
+
+// unpackInNamespace is unpackInto in a child that is root of a user namespace without other ids, so that all files belong to this user.
+func unpackInNamespace(c *cli.Context, conf berth.Config, at store.Store, ref string, when store.Pull, use string) (got content, err error) {
+	const patience = 10 * time.Second // for the end of a pull that is interrupted
+	cmd := exec.CommandContext(c.Context, "/proc/self/exe", "--config", c.String("config"), unpackVerb, at.Dir, use, ref, string(when))
+	cmd.Args[0] = "berth"
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(unix.SIGTERM) }, patience
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	userns.Enter(cmd)
+	out, err := cmd.Output()
+	var answer unpackAnswer
+	switch {
+	case c.Err() != nil:
+		return got, context.Cause(c.Context)
+	case len(out) == 0 && err != nil:
+		return got, cmp.Or(rootless.ExplainRefusal(conf, err), fmt.Errorf("unpack %s: %w", ref, err))
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return got, fmt.Errorf("unpack %s: %w", ref, err)
+	}
+	if answer.Error != nil {
+		return got, answer.Error
+	}
+	return answer.Content, nil
+}
+
+// UnpackCommand is the hidden verb of a process that unpacks an image for its user, as root of a user namespace.
+func UnpackCommand() *cli.Command {
+	return &cli.Command{
+		Name: unpackVerb, Hidden: true, HideHelp: true,
+		Action: func(c *cli.Context) error {
+			const words = 4
+			if c.NArg() != words {
+				return verb.UsageError{Err: errors.New("only berth apptainer starts berth " + unpackVerb)}
+			}
+			conf, err := verb.LoadConfig(c)
+			if err != nil {
+				return err
+			}
+			w := c.Args().Slice()
+			got, err := unpackInto(c, conf, store.Store{Dir: w[0]}, w[2], store.Pull(w[3]), w[1])
+			answer := unpackAnswer{Content: got}
+			if err != nil {
+				failure := engine.NewFailure(err)
+				answer = unpackAnswer{Error: &failure}
+			}
+			return json.NewEncoder(os.Stdout).Encode(answer)
+		},
+	}
+}
+
+// layersPrefix begins the value of imageVariable for an image of the store. The numbers of two file descriptors follow: of a memfd with the content,
+// and of the file that keeps the layers, which the command inherits.
+const layersPrefix = "layers:"
+
+// passLayers returns the value of imageVariable for an image of the store.
+func passLayers(got content, use *os.File) (string, error) {
+	defer use.Close() // a copy is passed on
+	data, err := json.Marshal(got)
+	if err != nil {
+		return "", err
+	}
+	fd, err := unix.MemfdCreate("berth-image", unix.MFD_CLOEXEC)
+	if err != nil {
+		return "", fmt.Errorf("pass on an image: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "image")
+	defer f.Close() // a copy is passed on
+	if _, err := f.Write(data); err != nil {
+		return "", err
+	}
+	described, err := rootless.Inherit(f)
+	if err != nil {
+		return "", err
+	}
+	held, err := rootless.Inherit(use)
+	return fmt.Sprintf("%s%d:%d", layersPrefix, described, held), err
+}
+
+// openLayers sets the layers of the container, if the value of imageVariable is of that kind.
+func (p *plan) openLayers(passed string, o *enter.Options) error {
+	var described, held int
+	if _, err := fmt.Sscanf(passed, layersPrefix+"%d:%d", &described, &held); err != nil {
+		return fmt.Errorf("environment variable %s: %w", imageVariable, err)
+	}
+	f := os.NewFile(uintptr(described), "image")
+	defer f.Close() // only read
+	_, err := f.Seek(0, io.SeekStart)
+	if err == nil {
+		p.content = &content{}
+		err = json.NewDecoder(f).Decode(p.content)
+	}
+	if err != nil {
+		return fmt.Errorf("read the image: %w", err)
+	}
+	o.Layers = p.content.Layers
+	return nil
+}
+
+// command returns the words that the verb run executes: the entry point, and the arguments or else the default ones. first is the index of the first argument.
+func (i content) command(args []string) (words []string, first int) {
+	first = len(i.Config.Entrypoint)
+	if len(args) == 0 {
+		words = append(words, i.Config.Entrypoint...)
+		words = append(words, i.Config.Cmd...)
+		return words, len(words)
+	}
+	return append(append(words, i.Config.Entrypoint...), args...), first
+}
+
+// setEnvironment writes the assignments of the image's variables. One that is set already stays, but for PATH. Source: apptainer(1) 1.4 as it behaves.
+func (i content) setEnvironment(line func(format string, args ...any)) {
+	for _, kv := range i.Config.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		switch {
+		case !verb.IsVariableName(name):
+		case name == "PATH":
+			line(`export PATH=%s`, quoteWord(value))
+		case name == "LD_LIBRARY_PATH":
+			line(`export LD_LIBRARY_PATH=%s`, quoteWord(value+":/.singularity.d/libs"))
+		default:
+			line(`if [ -z "${%[1]s:-}" ]; then %[1]s=%s; fi; export %[1]s`, name, quoteWord(value))
+		}
+	}
+}
+
+// runCommand writes the lines that execute the command of the verb run.
+func (p *plan) runCommand(line func(format string, args ...any)) {
+	words, first := p.content.command(p.words)
+	if len(words) == 0 {
+		line(`echo 'berth: the image has neither an entry point nor a command; executing /bin/sh' >&2`)
+		words = []string{"/bin/sh"}
+	}
+	var b bytes.Buffer
+	for i, w := range words {
+		quote := quoteWord
+		if i >= first && p.variables.eval {
+			quote = quoteArgument
+		}
+		b.WriteString(" " + quote(w))
+	}
+	line(`set --%s`, b.String())
+	execWords(line, codeNotFound)
+}
+
+// quoteArgument returns an argument of the verb run as a word in which a shell expands variables and commands, unless a backslash precedes them.
+// Quotation marks stay.
+func quoteArgument(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			b.WriteString(`\"`)
+		case c == '\\' && i+1 < len(text) && strings.IndexByte("$`\\", text[i+1]) >= 0:
+			b.WriteString(text[i : i+2])
+			i++
+		case c == '\\':
+			b.WriteString(`\\`)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// mergeVariables joins lists of environment variables. Of several with one name the last counts.
+func mergeVariables(lists ...[]string) (all []string) {
+	at := map[string]int{}
+	for _, list := range lists {
+		for _, kv := range list {
+			name, _, _ := strings.Cut(kv, "=")
+			if i, found := at[name]; found {
+				all[i] = kv
+				continue
+			}
+			at[name] = len(all)
+			all = append(all, kv)
+		}
+	}
+	return all
+}
+
+// findVariable returns the value of a variable in a list.
+func findVariable(list []string, name string) (value string) {
+	for _, kv := range list {
+		if v, found := strings.CutPrefix(kv, name+"="); found {
+			value = v
+		}
+	}
+	return value
+}

@@ -1,0 +1,207 @@
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-gpu/berth/test/image/oci"
+	"github.com/berth-gpu/berth/test/images/fake"
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// ociLayers is how many layers the image of makeOCI has.
+const ociLayers = 2
+
+// makeOCI makes an OCI layout that all users may read, with an image that has an entry point, files of several owners, and a layer that removes files. mark
+// tells one image from another.
+func makeOCI(t *testing.T, mark string) string {
+	t.Helper()
+	program, err := exec.LookPath("busybox")
+	rig.Must(t, err)
+	data, err := os.ReadFile(program)
+	rig.Must(t, err)
+	files := append(oci.Busybox(data, []string{"sh", "cat", "env", "id", "ls", "stat", "touch", "sleep", "readlink", "echo", "sed", "true", "test"}),
+		oci.File{Name: "removed", Body: "old\n"}, oci.File{Name: "dir/"}, oci.File{Name: "dir/old", Body: "old\n"},
+		oci.File{Name: "secret", Body: "of root\n", Mode: 0o600}, oci.File{Name: "other/", Mode: 0o700, UID: 1000, GID: 1000},
+		oci.File{Name: "other/file", Body: "of another\n", Mode: 0o400, UID: 1000, GID: 1000})
+	above := oci.Tar(oci.File{Name: ".wh.removed"}, oci.File{Name: "dir/"}, oci.File{Name: "dir/.wh..wh..opq"}, oci.File{Name: "dir/new", Body: "new\n"}, oci.File{Name: "mark", Body: mark})
+	dir := filepath.Join(t.TempDir(), "layout")
+	for d := filepath.Dir(dir); d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		rig.Must(t, os.Chmod(d, 0o755))
+	}
+	rig.Must(t, oci.Write(dir, oci.Image{Tag: "1", Layers: []oci.Layer{{Tar: oci.Tar(files...), Compression: "gzip"}, {Tar: above}}, Config: ispec.ImageConfig{
+		Env:        []string{"PATH=/own:/bin", "IMAGE=image", "BOTH=image", "TEXT=a 'b' \"c\" $HOME", "HOME=/of/image"},
+		Entrypoint: []string{"sh", "-c", `echo "$0 $@: $IMAGE $BOTH $PWD"`}, Cmd: []string{"one", "$HOME"}, WorkingDir: "/dir", User: "1000",
+	}}))
+	return dir
+}
+
+// makeArchives makes archives of a layout's only image, as docker save writes them, and of the layout.
+func makeArchives(t *testing.T, layout string) (docker, archive string) {
+	t.Helper()
+	dir := filepath.Dir(layout)
+	archive, docker = filepath.Join(dir, "oci.tar"), filepath.Join(dir, "docker.tar")
+	var index ispec.Index
+	var manifest ispec.Manifest
+	read := func(name string, value any) {
+		data, err := os.ReadFile(filepath.Join(layout, name))
+		rig.Must(t, err)
+		rig.Must(t, json.Unmarshal(data, value))
+	}
+	blob := func(d ispec.Descriptor) string { return "blobs/sha256/" + d.Digest.Encoded() }
+	read("index.json", &index)
+	read(blob(index.Manifests[0]), &manifest)
+	saved := map[string]any{"Config": blob(manifest.Config), "RepoTags": []string{"app:1"}}
+	var layers []string
+	for _, l := range manifest.Layers {
+		layers = append(layers, blob(l))
+	}
+	saved["Layers"] = layers
+	data, err := json.Marshal([]any{saved})
+	rig.Must(t, err)
+	rig.Must(t, os.WriteFile(filepath.Join(dir, "manifest.json"), data, 0o644))
+	for _, words := range [][]string{{"tar", "cf", archive, "-C", layout, "."}, {"tar", "cf", docker, "-C", layout, "blobs", "-C", dir, "manifest.json"}} {
+		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%q: %v: %s", words, err, out)
+		}
+	}
+	return docker, archive
+}
+
+// TestOCI: a command in an image of a layout, an archive or a registry has the user's id, the image's environment and entry point as under Apptainer, all files
+// of the image, which belong to the user, and the leased devices.
+func TestOCI(t *testing.T) {
+	n := start(t)
+	n.broker()
+	h := n.home(alice)
+	layout := makeOCI(t, "")
+	docker, archive := makeArchives(t, layout)
+	registry := fake.Serve(t, layout)
+	image, pulled := "oci:"+layout, "docker://"+registry.Host+"/app:1"
+	for _, tt := range []struct {
+		what  string
+		words []string
+		want  rig.Said
+	}{
+		{
+			"identity",
+			[]string{"exec", image, "sh", "-c", "id -u; id -g; sed 's/  */ /g' /proc/self/uid_map; stat -c '%u:%g %a' /secret /other; cat /secret /other/file"},
+			rig.Said{Out: "4711\n4711\n 4711 4711 1\n4711:4711 600\n4711:4711 700\nof root\nof another\n"},
+		},
+		{"layers", []string{"exec", image, "sh", "-c", "echo /dir/*; test -e /removed; echo $?"}, rig.Said{Out: "/dir/new\n1\n"}},
+		{"read-only", []string{"exec", image, "touch", "/x"}, rig.Said{Code: 1, Err: "touch: /x: Read-only file system\n"}},
+		{"memory", []string{"exec", "--writable-tmpfs", image, "sh", "-c", "echo x >/bin/x && cat /bin/x"}, rig.Said{Out: "x\n"}},
+		{
+			"environment",
+			[]string{"exec", image, "sh", "-c", `echo "$IMAGE|$BOTH|$TEXT|$PATH|$HOME|$PWD"`},
+			rig.Said{Out: `image|image|a 'b' "c" $HOME|/own:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin|` + h.dir + "|/tmp\n"},
+		},
+		{"environment of the command line", []string{"exec", "--env", "IMAGE=mine", image, "sh", "-c", "echo $IMAGE"}, rig.Said{Out: "mine\n"}},
+		{"entry point", []string{"run", image}, rig.Said{Out: "one $HOME: image image /tmp\n"}},
+		{"arguments", []string{"run", image, "three", "four five", `$HOME \$HOME "q"`}, rig.Said{Out: "three four five " + h.dir + ` $HOME "q": image image /tmp` + "\n"}},
+		{"arguments as they are", []string{"run", "--no-eval", image, "$HOME"}, rig.Said{Out: "$HOME : image image /tmp\n"}},
+		{"shell", []string{"shell", image}, rig.Said{}},
+		{"root of its own", []string{"exec", "--fakeroot", image, "stat", "-c", "%u:%g", "/secret", "/other"}, rig.Said{Out: "0:0\n0:0\n"}},
+		{"archive of docker", []string{"run", "docker-archive:" + docker}, rig.Said{Out: "one $HOME: image image /tmp\n"}},
+		{"archive of a layout", []string{"exec", "oci-archive:" + archive + ":1", "cat", "/dir/new"}, rig.Said{Out: "new\n"}},
+		{"registry", []string{"run", pulled, "a"}, rig.Said{Out: "a : image image /tmp\n"}},
+		{"no program", []string{"exec", image, "nosuch"}, rig.Said{Code: 255, Err: "berth: nosuch: executable file not found in $PATH\n"}},
+		{"no tag", []string{"exec", image + ":2", "true"}, rig.Said{Code: 255, Err: "berth: open image " + image + ":2: no image is tagged \"2\"; there are: 1\n"}},
+		{"written to", []string{"exec", "-w", image, "true"}, rig.Said{Code: 255, Err: "berth: --writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory\n"}},
+		{"a SIF file of a registry", []string{"exec", "oras://example.org/a", "true"}, rig.Said{Code: 255, Err: "berth: oras://example.org/a: SIF files of registries aren't pulled here; images of registries are docker://NAME\n"}},
+		{"pull into a file", []string{"pull", "a.sif", pulled}, rig.Said{Code: 255, Err: "berth: pull writes no SIF file: berth apptainer exec " + pulled + " pulls the image and runs it\n"}},
+		{"pull", []string{"pull", pulled}, rig.Said{Out: registry.Host + "/app:1\n", Err: "berth: no SIF file is written: berth apptainer exec " + pulled + " runs the image\n"}},
+		{"another verb", []string{"build", "a.sif", "a.def"}, rig.Said{Code: 255, Err: "berth: apptainer build: berth makes no images: apptainer, docker, podman and buildah do\n"}},
+	} {
+		words := append([]string{"env", "-C", "/tmp", "BOTH=host", "OWN=host"}, h.apptainer(tt.words...)[1:]...)
+		h.wantSaid(tt.what, withoutUnpacking(h.run(alice, words...)), tt.want)
+	}
+	got := h.run(alice, h.apptainer("exec", "--gpus", "1", image, "sh", "-c", openNodes+"; "+opening)...)
+	nodes, opened, _ := strings.Cut(got.Out, "\n")
+	if got.Code != 0 || len(nodes) != 1 || strings.Trim(opened, "?\n") != nodes {
+		t.Errorf("--gpus 1: %+v", got)
+	}
+	h.waitForLeases(0)
+	rig.Must(t, os.Symlink(h.Berth, filepath.Join(h.dir, "apptainer")))
+	h.wantSaid("a link", h.run(alice, "env", "-C", "/tmp", "HOME="+h.dir, h.dir+"/apptainer", "run", image), rig.Said{Out: "one $HOME: image image /tmp\n"})
+	h.wantSaid("a link's version", h.run(alice, h.dir+"/apptainer", "--version"), rig.Said{Out: "apptainer version 1.4.5+berth\n"})
+
+	root := h.Run(t, h.Command("env", "-C", "/tmp", h.Berth, "apptainer", "exec", "--nv", image, "sh", "-c", openNodes+"; id -u; stat -c %u:%g /other; echo $IMAGE; cat /other/file; touch /x"))
+	h.wantSaid("root", withoutUnpacking(root), rig.Said{Code: 1, Out: "0\n0\n1000:1000\nimage\nof another\n", Err: "touch: /x: Read-only file system\n"})
+	root = h.Run(t, h.Command("env", "-C", "/tmp", h.Berth, "apptainer", "run", pulled, "a"))
+	h.wantSaid("root, of a registry", withoutUnpacking(root), rig.Said{Out: "a : image image /tmp\n"})
+}
+
+// withoutUnpacking removes what a slow machine is told of an image's unpacking.
+func withoutUnpacking(said rig.Said) rig.Said {
+	var b strings.Builder
+	for line := range strings.Lines(said.Err) {
+		if !strings.HasPrefix(line, "berth: unpacking layer ") && !strings.HasPrefix(line, "berth: another task is unpacking layer ") {
+			b.WriteString(line)
+		}
+	}
+	said.Err = b.String()
+	return said
+}
+
+// TestOCILayers: commands of one image share its layers, which aren't removed while a process of one of them lives, and which the verbs about images
+// show and remove, with subordinate ids, too.
+func TestOCILayers(t *testing.T) {
+	n := start(t)
+	n.broker()
+	for _, subordinate := range []bool{false, true} {
+		h := n.home(alice)
+		if subordinate {
+			h.giveSubordinateIDs()
+		}
+		layout := makeOCI(t, fmt.Sprint(subordinate))
+		registry := fake.Serve(t, layout)
+		name := registry.Host + "/app:1"
+		var running sync.WaitGroup
+		for range 12 {
+			running.Go(func() {
+				if got := withoutUnpacking(h.run(alice, h.apptainer("exec", "oci:"+layout, "cat", "/mark")...)); got != (rig.Said{Out: fmt.Sprint(subordinate)}) {
+					t.Errorf("one of many: %+v", got)
+				}
+			})
+		}
+		running.Wait()
+		store := filepath.Join(h.dir, ".local/share/berth/images")
+		countLayers := func() int {
+			return len(strings.Fields(h.Do(t, "sh", "-c", "ls -d "+store+"/sha256/*/fs 2>/dev/null || true")))
+		}
+		if got := countLayers(); got != ociLayers {
+			t.Errorf("%d layers are unpacked", got)
+		}
+		// The first command leaves a process behind, and its launcher ends.
+		got := h.run(alice, h.apptainer("exec", "docker://"+name, "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!")...)
+		pid := strings.TrimSpace(got.Out)
+		if pid == "" {
+			t.Fatalf("a process in the background: %+v", got)
+		}
+		if got := h.berth("images", "--format", "{{.Repository}}"); !strings.Contains(got.Out, "app") {
+			t.Errorf("berth images: %+v", got)
+		}
+		h.wantSaid("prune of an image in use", h.berth("prune", "--all"), rig.Said{Err: "freed 0 B, 0 layers\n"})
+		if got := h.berth("rmi", name); got.Code != 1 || !strings.Contains(got.Err, "is used by") {
+			t.Errorf("rmi of an image in use: %+v", got)
+		}
+		if got := countLayers(); got != ociLayers {
+			t.Errorf("%d layers are left under a process", got)
+		}
+		h.Do(t, "kill", "-9", pid)
+		rig.WaitUntil(t, "the process ends", func() bool { return h.Do(t, "sh", "-c", "kill -0 "+pid+" 2>/dev/null && echo lives || true") == "" })
+		if got := h.berth("rmi", name); got.Code != 0 || !strings.HasPrefix(got.Out, "Untagged: "+name+"\n") || countLayers() != 0 {
+			t.Errorf("rmi: %+v, %d layers are left", got, countLayers())
+		}
+	}
+}
