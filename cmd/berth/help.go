@@ -31,9 +31,11 @@ func examples() map[string][]example {
 		"apptainer exec": {
 			{"berth apptainer exec --nv pytorch.sif python train.py", "run a command with one free GPU"},
 			{"berth apptainer exec --gpus 2 -B /data:/data:ro pytorch.sif python train.py", "two GPUs, and a directory of the host"},
+			{"berth apptainer exec --nv docker://nvcr.io/nvidia/pytorch:24.05-py3 python train.py", "an image of a registry"},
 		},
 		"apptainer run":     {{"berth apptainer run --nv pytorch.sif resnet50", "run what the image was made for"}},
 		"apptainer shell":   {{"berth apptainer shell --nv pytorch.sif", "a shell with one free GPU"}},
+		"apptainer pull":    {{"berth apptainer pull docker://debian:13", "get the newest image of a name"}},
 		"apptainer inspect": {{"berth apptainer inspect --runscript pytorch.sif", "what berth apptainer run would run"}},
 		"stop":              {{"berth stop train", "ask a task to end, and kill it after its grace period"}},
 		"kill":              {{"berth kill --signal HUP train", "send a signal to a task"}},

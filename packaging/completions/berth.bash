@@ -165,7 +165,7 @@ _berth() {
 	system,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	system,*) mapfile -t COMPREPLY < <(compgen -W 'df prune' -- "$cur") ;;
 	apptainer,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
-	apptainer,*) mapfile -t COMPREPLY < <(compgen -W 'exec run shell inspect' -- "$cur") ;;
+	apptainer,*) mapfile -t COMPREPLY < <(compgen -W 'exec run shell inspect pull' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -209,6 +209,7 @@ _berth() {
 	"apptainer run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
 	"apptainer shell",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
 	"apptainer inspect",-*) mapfile -t COMPREPLY < <(compgen -W '--json -j --all --labels -l --deffile -d --runscript -r --startscript --test -t --environment -e --helpfile -H --help -h' -- "$cur") ;;
+	"apptainer pull",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
 	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;
 	topo,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-trunc --help -h' -- "$cur") ;;
 	leases,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;

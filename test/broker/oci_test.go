@@ -44,6 +44,21 @@ func makeOCI(t *testing.T, mark string) string {
 	return dir
 }
 
+// makeBareOCI makes an OCI layout that all users may read, with an image without a shell.
+func makeBareOCI(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(filepath.Dir(makeOCI(t, "")), "bare")
+	program, err := exec.LookPath("busybox")
+	rig.Must(t, err)
+	data, err := os.ReadFile(program)
+	rig.Must(t, err)
+	layer := oci.Tar(oci.File{Name: "own/"}, oci.File{Name: "own/busybox", Body: string(data), Mode: 0o755})
+	rig.Must(t, oci.Write(dir, oci.Image{Layers: []oci.Layer{{Tar: layer}}, Config: ispec.ImageConfig{
+		Env: []string{"PATH=/own", "IMAGE=image"}, Entrypoint: []string{"busybox"}, Cmd: []string{"sh", "-c", "echo $IMAGE $HOME $PATH"},
+	}}))
+	return dir
+}
+
 // makeArchives makes archives of a layout's only image, as docker save writes them, and of the layout.
 func makeArchives(t *testing.T, layout string) (docker, archive string) {
 	t.Helper()
@@ -86,7 +101,7 @@ func TestOCI(t *testing.T) {
 	layout := makeOCI(t, "")
 	docker, archive := makeArchives(t, layout)
 	registry := fake.Serve(t, layout)
-	image, pulled := "oci:"+layout, "docker://"+registry.Host+"/app:1"
+	image, pulled, bare := "oci:"+layout, "docker://"+registry.Host+"/app:1", "oci:"+makeBareOCI(t)
 	for _, tt := range []struct {
 		what  string
 		words []string
@@ -114,6 +129,16 @@ func TestOCI(t *testing.T) {
 		{"archive of docker", []string{"run", "docker-archive:" + docker}, rig.Said{Out: "one $HOME: image image /tmp\n"}},
 		{"archive of a layout", []string{"exec", "oci-archive:" + archive + ":1", "cat", "/dir/new"}, rig.Said{Out: "new\n"}},
 		{"registry", []string{"run", pulled, "a"}, rig.Said{Out: "a : image image /tmp\n"}},
+		{"entry point without a shell", []string{"run", bare}, rig.Said{Out: "image " + h.dir + " /own\n"}},
+		{"arguments without a shell", []string{"run", bare, "echo", "$HOME"}, rig.Said{Out: "$HOME\n"}},
+		{"command without a shell", []string{"exec", "--env", "IMAGE=mine", bare, "busybox", "sh", "-c", "echo $IMAGE $BOTH"}, rig.Said{Out: "mine host\n"}},
+		{"shell without a shell", []string{"shell", bare}, rig.Said{Code: 255, Err: "berth: " + bare + ": the image has no shell: berth apptainer exec runs a command of it\n"}},
+		{"a layout without its scheme", []string{"exec", layout, "true"}, rig.Said{Code: 255, Err: "berth: " + layout + ": it is an OCI layout: oci:" + layout + "\n"}},
+		{
+			"an archive without its scheme",
+			[]string{"exec", archive, "true"},
+			rig.Said{Code: 255, Err: "berth: " + archive + ": it is no SIF file; docker-archive:" + archive + " is an archive of docker save, and oci-archive:" + archive + " one of an OCI layout\n"},
+		},
 		{"no program", []string{"exec", image, "nosuch"}, rig.Said{Code: 255, Err: "berth: nosuch: executable file not found in $PATH\n"}},
 		{"no tag", []string{"exec", image + ":2", "true"}, rig.Said{Code: 255, Err: "berth: open image " + image + ":2: no image is tagged \"2\"; there are: 1\n"}},
 		{"written to", []string{"exec", "-w", image, "true"}, rig.Said{Code: 255, Err: "berth: --writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory\n"}},

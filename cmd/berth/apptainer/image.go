@@ -53,6 +53,9 @@ func openImage(name string) (image, error) {
 	}
 	i := image{file: f, isDir: st.IsDir()}
 	if i.isDir {
+		if hint := suggestScheme(name, true); hint != "" {
+			return image{}, errors.Join(fmt.Errorf("%s: %s", name, hint), f.Close())
+		}
 		if name, err := filepath.EvalSymlinks(name); err == nil && filepath.Clean(name) == "/" {
 			err = errors.New("the host's root directory is no image")
 			return image{}, errors.Join(err, f.Close())
@@ -62,6 +65,9 @@ func openImage(name string) (image, error) {
 	file, err := sif.Read(f)
 	if err == nil {
 		err = file.CheckArch(runtime.GOARCH)
+	}
+	if hint := suggestScheme(name, false); err != nil && hint != "" {
+		err = fmt.Errorf("%w; %s", err, hint)
 	}
 	if err != nil {
 		return image{}, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -68,6 +69,22 @@ func checkReference(word string) error {
 	return fmt.Errorf("%s: %s", word, reason)
 }
 
+// suggestScheme returns a hint for a directory or a file that is an image of another kind than SIF, "" for others.
+func suggestScheme(name string, isDir bool) string {
+	if isDir {
+		if st, err := os.Stat(filepath.Join(name, "oci-layout")); err == nil && st.Mode().IsRegular() {
+			return "it is an OCI layout: oci:" + name
+		}
+		return ""
+	}
+	for _, ending := range []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2"} {
+		if strings.HasSuffix(name, ending) {
+			return "docker-archive:" + name + " is an archive of docker save, and oci-archive:" + name + " one of an OCI layout"
+		}
+	}
+	return ""
+}
+
 // content is an image of berth's store, as the process inside gets it.
 type content struct {
 	// Name is the full name of an image of a registry, and the reference for all others.
@@ -79,9 +96,8 @@ type content struct {
 // unpackReference unpacks the missing layers of an image, which it pulls if that is needed. The layers aren't pruned as long as a process has the
 // file open.
 func unpackReference(c *cli.Context, conf berth.Config, ref string, when store.Pull) (got content, use *os.File, err error) {
-	// Nobody else may execute files of images, which keep their set-uid bits.
 	if os.Geteuid() != 0 {
-		err = errors.Join(os.MkdirAll(conf.TaskData(), 0o700), os.Chmod(conf.TaskData(), 0o700)) //nolint:gosec // a directory
+		err = rootless.MakeDataDir(conf)
 	} else {
 		err = verb.NeedHost()
 	}

@@ -139,9 +139,8 @@ func EnterMountNamespace() error {
 	return fmt.Errorf("execute %s: %w", self, unix.Exec(self, os.Args, os.Environ()))
 }
 
-// runChild runs a child in a user namespace. It gets the signal atDeath when this process is killed.
-func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, atDeath syscall.Signal) error {
-	// Nobody else may execute files of images, which keep their set-uid bits.
+// MakeDataDir makes the directory of this user's tasks and images. Nobody else may execute files of images, which keep their set-uid bits.
+func MakeDataDir(conf berth.Config) error {
 	err := os.MkdirAll(conf.TaskData(), 0o700)
 	if err == nil {
 		err = os.Chmod(conf.TaskData(), 0o700)
@@ -149,6 +148,14 @@ func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, atDeath syscall.S
 	if err != nil {
 		// Not wrapped: more rights are no advice.
 		return verb.WithBerthCode(fmt.Errorf("there is no place for this user's tasks and images: %v; set XDG_DATA_HOME to a directory of this user's", err)) //nolint:errorlint // see above
+	}
+	return nil
+}
+
+// runChild runs a child in a user namespace. It gets the signal atDeath when this process is killed.
+func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, atDeath syscall.Signal) error {
+	if err := MakeDataDir(conf); err != nil {
+		return err
 	}
 	outside, socket, err := helper.Start(protocol.SocketPath(conf.State))
 	if err != nil {
