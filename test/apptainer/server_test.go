@@ -137,6 +137,7 @@ func makeEntryImage(dir string) error {
 //	overlay.img  a writable file system of its own
 //	sandbox      full.sif as a directory
 //	layout       the OCI layout of bare.sif
+//	entry        that of entry.sif
 //	plain        a directory with busybox alone, without Apptainer's files
 const buildImages = `mkdir -p home
 log=build.log
@@ -145,6 +146,7 @@ build bare.sif oci:$0/busybox
 (log=debian.log; build debian.sif oci:$0/debian) &
 build entry.sif oci:$0/entry
 cp -r $0/busybox layout
+cp -r $0/entry entry
 echo "of the host" >file
 cat >full.def <<'END'
 Bootstrap: localimage
