@@ -48,7 +48,7 @@ func fishFiles(app *cli.App) string {
 		if kind := operands()[v.name]; kind == "file" || kind == "image" {
 			continue
 		}
-		when := "__fish_seen_subcommand_from " + v.name
+		when := "__fish_seen_subcommand_from " + v.name + notApptainer(v.name)
 		for _, sub := range v.subs {
 			if operands()[sub.name] == "file" {
 				when += "; and not __fish_seen_subcommand_from " + lastWord(sub.name)
@@ -142,6 +142,62 @@ func TestCompletionsInShells(t *testing.T) {
 				{"berth run --runtime ", []string{"crun", "runc"}, ""},
 			} {
 				cmd := exec.Command(shell.command[0], append(shell.command[1:], file, tt.line)...)
+				cmd.Dir = dir
+				cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LC_ALL=C.UTF-8"}
+				out, err := cmd.CombinedOutput()
+				if err != nil {
+					t.Fatalf("%q: %v: %s", tt.line, err, out)
+				}
+				offers := words.FindAllString(string(out), -1)
+				for _, want := range tt.has {
+					if !slices.Contains(offers, want) {
+						t.Errorf("%q: %s isn't offered: %q", tt.line, want, out)
+					}
+				}
+				if slices.Contains(offers, tt.not) {
+					t.Errorf("%q: %s is offered: %q", tt.line, tt.not, out)
+				}
+			}
+		})
+	}
+}
+
+// TestApptainerInShells: the links of the package berth-apptainer are completed as berth apptainer is.
+func TestApptainerInShells(t *testing.T) {
+	words := regexp.MustCompile(`[-\w]+`)
+	dir := t.TempDir() // with the names of the packages
+	for from, to := range map[string]string{"berth.bash": "berth", "apptainer.bash": "apptainer", "_berth": "_berth", "_apptainer": "_apptainer", "berth.fish": "berth.fish", "apptainer.fish": "apptainer.fish"} {
+		data, err := os.ReadFile(filepath.Join("../../packaging/completions", from))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, to), data, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "image.sif"), nil, 0o644))
+	for shell, command := range map[string][]string{
+		"bash": {"bash", "--norc", "-c", strings.Replace(askBash, "_berth &&", `"$(complete -p "${2%% *}" | grep -o '_berth[a-z_]*')" &&`, 1), "bash", dir + "/apptainer"},
+		"zsh":  {"zsh", "-f", "-c", askZsh, "zsh", dir + "/_apptainer"},
+		"fish": {"fish", "--no-config", "-c", "source (path dirname $argv[1])/berth.fish; " + askFish, dir + "/apptainer.fish"},
+	} {
+		t.Run(shell, func(t *testing.T) {
+			if _, err := exec.LookPath(shell); err != nil {
+				testutil.SkipOrFail(t, err.Error())
+			}
+			for _, tt := range []struct {
+				line string
+				has  []string
+				not  string
+			}{
+				{"apptainer ", []string{"exec", "run", "shell", "inspect"}, "doctor"},
+				{"singularity ins", []string{"inspect"}, "run"},
+				{"apptainer exec --n", []string{"--nv", "--no-home"}, "--contain"},
+				{"apptainer exec --gpus ", []string{"1", "all"}, "doctor"},
+				{"singularity run ", []string{"image"}, "doctor"},
+				{"apptainer exec --nv im", []string{"image"}, "inspect"},
+			} {
+				cmd := exec.Command(command[0], slices.Concat(command[1:], []string{tt.line})...)
 				cmd.Dir = dir
 				cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LC_ALL=C.UTF-8"}
 				out, err := cmd.CombinedOutput()

@@ -115,7 +115,18 @@ func operands() map[string]string {
 	for _, v := range []string{"exec", "stop", "kill", "wait", "rm", "inspect", "stats", "logs", "attach", "release"} {
 		all[v] = "ask " + v
 	}
+	for _, v := range []string{"exec", "run", "shell", "inspect"} {
+		all["apptainer "+v] = "file"
+	}
 	return all
+}
+
+// notApptainer is the condition for fish that a verb isn't Apptainer's of the same name, which takes files.
+func notApptainer(verb string) string {
+	if operands()["apptainer "+verb] == "" {
+		return ""
+	}
+	return "; and not __fish_seen_subcommand_from apptainer"
 }
 
 // leafVerbs returns the verbs without subcommands, in order.
@@ -353,7 +364,7 @@ func fishWords(app *cli.App) string {
 		b.WriteString(fishFlag("__fish_berth_no_subcommand", o))
 	}
 	for _, v := range leafVerbs(verbsOf("", app.Commands)) {
-		seen := "__fish_seen_subcommand_from " + lastWord(v.name)
+		seen := "__fish_seen_subcommand_from " + lastWord(v.name) + notApptainer(v.name)
 		kind := operands()[v.name]
 		switch words := fishValue(kind); {
 		case kind == "image": // or a file

@@ -206,9 +206,13 @@ _berth() {
 	"system df",-*) mapfile -t COMPREPLY < <(compgen -W '--verbose -v --json --help -h' -- "$cur") ;;
 	"system prune",-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --force -f --filter --help -h' -- "$cur") ;;
 	"apptainer exec",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer exec",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	"apptainer run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer run",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	"apptainer shell",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer shell",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	"apptainer inspect",-*) mapfile -t COMPREPLY < <(compgen -W '--json -j --all --labels -l --deffile -d --runscript -r --startscript --test -t --environment -e --helpfile -H --help -h' -- "$cur") ;;
+	"apptainer inspect",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	"apptainer pull",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
 	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;
 	topo,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-trunc --help -h' -- "$cur") ;;

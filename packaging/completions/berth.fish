@@ -227,8 +227,8 @@ complete -c berth -n '__fish_seen_subcommand_from exec' -f -l ipc -s i -d 'share
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l uts -d 'have a host name of its own'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l pid -s p -d 'see no processes of the host'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l no-init -d 'with --pid, have the command as the first process'
-complete -c berth -n '__fish_seen_subcommand_from exec' -f -l net -s n -d 'have a network of its own: --network none'
-complete -c berth -n '__fish_seen_subcommand_from exec' -f -l network -r -d 'with --net, have the network NAME: none'
+complete -c berth -n '__fish_seen_subcommand_from exec' -f -l net -s n -d 'have a network of its own, with --network none'
+complete -c berth -n '__fish_seen_subcommand_from exec' -f -l network -r -d 'have the network NAME: none, which has only the interface lo'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l hostname -r -d 'have the host name NAME'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l no-umask -d 'have the umask 0022'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l app -r -d 'use the image\'s app NAME'
@@ -264,8 +264,8 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l ipc -s i -d 'share 
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l uts -d 'have a host name of its own'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l pid -s p -d 'see no processes of the host'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l no-init -d 'with --pid, have the command as the first process'
-complete -c berth -n '__fish_seen_subcommand_from run' -f -l net -s n -d 'have a network of its own: --network none'
-complete -c berth -n '__fish_seen_subcommand_from run' -f -l network -r -d 'with --net, have the network NAME: none'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l net -s n -d 'have a network of its own, with --network none'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l network -r -d 'have the network NAME: none, which has only the interface lo'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l hostname -r -d 'have the host name NAME'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l no-umask -d 'have the umask 0022'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l app -r -d 'use the image\'s app NAME'
@@ -301,8 +301,8 @@ complete -c berth -n '__fish_seen_subcommand_from shell' -f -l ipc -s i -d 'shar
 complete -c berth -n '__fish_seen_subcommand_from shell' -f -l uts -d 'have a host name of its own'
 complete -c berth -n '__fish_seen_subcommand_from shell' -f -l pid -s p -d 'see no processes of the host'
 complete -c berth -n '__fish_seen_subcommand_from shell' -f -l no-init -d 'with --pid, have the command as the first process'
-complete -c berth -n '__fish_seen_subcommand_from shell' -f -l net -s n -d 'have a network of its own: --network none'
-complete -c berth -n '__fish_seen_subcommand_from shell' -f -l network -r -d 'with --net, have the network NAME: none'
+complete -c berth -n '__fish_seen_subcommand_from shell' -f -l net -s n -d 'have a network of its own, with --network none'
+complete -c berth -n '__fish_seen_subcommand_from shell' -f -l network -r -d 'have the network NAME: none, which has only the interface lo'
 complete -c berth -n '__fish_seen_subcommand_from shell' -f -l hostname -r -d 'have the host name NAME'
 complete -c berth -n '__fish_seen_subcommand_from shell' -f -l no-umask -d 'have the umask 0022'
 complete -c berth -n '__fish_seen_subcommand_from shell' -f -l app -r -d 'use the image\'s app NAME'
@@ -404,29 +404,29 @@ complete -r -c berth -n '__fish_berth_no_subcommand' -a 'version' -d 'print bert
 complete -c berth -n '__fish_seen_subcommand_from version' -f -l json -d 'print JSON'
 complete -c berth -n '__fish_seen_subcommand_from version' -f -l format -s f -r -d 'print the fields of --json by a Go TEMPLATE, as docker does'
 complete -c berth -n '__fish_berth_no_subcommand' -l engine -x -a 'native containerd'
-complete -c berth -n '__fish_seen_subcommand_from run' -a '(berth run --generate-bash-completion 2>/dev/null)'
-complete -c berth -n '__fish_seen_subcommand_from run' -l gpus-per-rank -x -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
-complete -c berth -n '__fish_seen_subcommand_from run' -l bind-gpus -x -a 'gang rank'
-complete -c berth -n '__fish_seen_subcommand_from run' -l gpus -x -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
-complete -c berth -n '__fish_seen_subcommand_from run' -l nics -x -a 'auto none'
-complete -c berth -n '__fish_seen_subcommand_from run' -l device -x -a '(berth cdi list 2>/dev/null | awk \'NR > 1 { print $1 }\')'
-complete -c berth -n '__fish_seen_subcommand_from run' -l stop-signal -x -a 'TERM KILL INT HUP QUIT USR1 USR2'
-complete -c berth -n '__fish_seen_subcommand_from run' -l runtime -x -a 'crun runc'
-complete -c berth -n '__fish_seen_subcommand_from run' -l cap-add -x -a 'ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_CHROOT SYS_NICE SYS_PACCT SYS_PTRACE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM'
-complete -c berth -n '__fish_seen_subcommand_from run' -l cap-drop -x -a 'ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_CHROOT SYS_NICE SYS_PACCT SYS_PTRACE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM'
-complete -c berth -n '__fish_seen_subcommand_from run' -l security-opt -x -a 'no-new-privileges seccomp=unconfined apparmor=unconfined label=disable'
-complete -c berth -n '__fish_seen_subcommand_from run' -l ipc -x -a 'private host'
-complete -c berth -n '__fish_seen_subcommand_from run' -l pid -x -a 'private'
-complete -c berth -n '__fish_seen_subcommand_from run' -l uts -x -a 'private host'
-complete -c berth -n '__fish_seen_subcommand_from run' -l userns -x -a 'host'
-complete -c berth -n '__fish_seen_subcommand_from run' -l cgroupns -x -a 'private host'
-complete -c berth -n '__fish_seen_subcommand_from run' -l network -x -a 'host none private rdma'
-complete -c berth -n '__fish_seen_subcommand_from run' -l restart -x -a 'no on-failure always unless-stopped'
-complete -c berth -n '__fish_seen_subcommand_from run' -l log-opt -x -a 'max-size= max-file='
-complete -c berth -n '__fish_seen_subcommand_from run' -l pull -x -a 'missing always never'
-complete -c berth -n '__fish_seen_subcommand_from run' -l platform -x -a 'linux/amd64 linux/arm64'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -a '(berth run --generate-bash-completion 2>/dev/null)'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l gpus-per-rank -x -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l bind-gpus -x -a 'gang rank'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l gpus -x -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l nics -x -a 'auto none'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l device -x -a '(berth cdi list 2>/dev/null | awk \'NR > 1 { print $1 }\')'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l stop-signal -x -a 'TERM KILL INT HUP QUIT USR1 USR2'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l runtime -x -a 'crun runc'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l cap-add -x -a 'ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_CHROOT SYS_NICE SYS_PACCT SYS_PTRACE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l cap-drop -x -a 'ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_CHROOT SYS_NICE SYS_PACCT SYS_PTRACE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l security-opt -x -a 'no-new-privileges seccomp=unconfined apparmor=unconfined label=disable'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l ipc -x -a 'private host'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l pid -x -a 'private'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l uts -x -a 'private host'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l userns -x -a 'host'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l cgroupns -x -a 'private host'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l network -x -a 'host none private rdma'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l restart -x -a 'no on-failure always unless-stopped'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l log-opt -x -a 'max-size= max-file='
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l pull -x -a 'missing always never'
+complete -c berth -n '__fish_seen_subcommand_from run; and not __fish_seen_subcommand_from apptainer' -l platform -x -a 'linux/amd64 linux/arm64'
 complete -c berth -n '__fish_seen_subcommand_from ps' -l filter -x -a 'id= name= image= label= status= exited= gpu='
-complete -c berth -n '__fish_seen_subcommand_from exec' -f -a '(berth exec --generate-bash-completion 2>/dev/null)'
+complete -c berth -n '__fish_seen_subcommand_from exec; and not __fish_seen_subcommand_from apptainer' -f -a '(berth exec --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from stop' -f -a '(berth stop --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from kill' -f -a '(berth kill --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from kill' -l signal -x -a 'TERM KILL INT HUP QUIT USR1 USR2'
@@ -434,7 +434,7 @@ complete -c berth -n '__fish_seen_subcommand_from wait' -f -a '(berth wait --gen
 complete -c berth -n '__fish_seen_subcommand_from rm' -f -a '(berth rm --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from logs' -f -a '(berth logs --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from attach' -f -a '(berth attach --generate-bash-completion 2>/dev/null)'
-complete -c berth -n '__fish_seen_subcommand_from inspect' -f -a '(berth inspect --generate-bash-completion 2>/dev/null)'
+complete -c berth -n '__fish_seen_subcommand_from inspect; and not __fish_seen_subcommand_from apptainer' -f -a '(berth inspect --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -a '(berth stats --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
 complete -c berth -n '__fish_seen_subcommand_from pull' -l platform -x -a 'linux/amd64 linux/arm64'
@@ -451,14 +451,14 @@ complete -c berth -n '__fish_seen_subcommand_from shell' -l network -x -a 'host 
 complete -c berth -n '__fish_seen_subcommand_from release' -f -a '(berth release --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_berth_no_subcommand' -f
 complete -c berth -n '__fish_seen_subcommand_from ps' -f
-complete -c berth -n '__fish_seen_subcommand_from exec' -f
+complete -c berth -n '__fish_seen_subcommand_from exec; and not __fish_seen_subcommand_from apptainer' -f
 complete -c berth -n '__fish_seen_subcommand_from stop' -f
 complete -c berth -n '__fish_seen_subcommand_from kill' -f
 complete -c berth -n '__fish_seen_subcommand_from wait' -f
 complete -c berth -n '__fish_seen_subcommand_from rm' -f
 complete -c berth -n '__fish_seen_subcommand_from logs' -f
 complete -c berth -n '__fish_seen_subcommand_from attach' -f
-complete -c berth -n '__fish_seen_subcommand_from inspect' -f
+complete -c berth -n '__fish_seen_subcommand_from inspect; and not __fish_seen_subcommand_from apptainer' -f
 complete -c berth -n '__fish_seen_subcommand_from stats' -f
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f
 complete -c berth -n '__fish_seen_subcommand_from adopt' -f
@@ -469,7 +469,7 @@ complete -c berth -n '__fish_seen_subcommand_from images' -f
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f
 complete -c berth -n '__fish_seen_subcommand_from prune' -f
 complete -c berth -n '__fish_seen_subcommand_from system' -f
-complete -c berth -n '__fish_seen_subcommand_from apptainer' -f
+complete -c berth -n '__fish_seen_subcommand_from apptainer; and not __fish_seen_subcommand_from exec; and not __fish_seen_subcommand_from run; and not __fish_seen_subcommand_from shell; and not __fish_seen_subcommand_from inspect' -f
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f
 complete -c berth -n '__fish_seen_subcommand_from topo' -f
 complete -c berth -n '__fish_seen_subcommand_from leases' -f
