@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the packages into DIR: .deb and .rpm, for amd64 and arm64 or those named.
+# Builds the packages into DIR: .deb and .rpm, for amd64 and arm64 or those named, and
+# of berth-apptainer those that are the same for all.
 #
 #   build.sh DIR [amd64|arm64]…
 #
@@ -58,6 +59,13 @@ compile() {
 	done | gzip -9n >"$STAGE/libraries.gz"
 }
 
+# package makes the .deb and the .rpm of a configuration.
+package() {
+	for kind in deb rpm; do
+		$go tool -modfile=tools/nfpm/go.mod nfpm package --config "$1" --packager $kind --target "$dist" >/dev/null
+	done
+}
+
 for ARCH in ${*:-amd64 arm64}; do
 	export ARCH STAGE="$dist/stage/$ARCH"
 	mkdir -p "$STAGE"
@@ -66,8 +74,7 @@ for ARCH in ${*:-amd64 arm64}; do
 	for page in packaging/man/*.[1-8]; do
 		gzip -9nc "$page" >"$STAGE/${page##*/}.gz"
 	done
-	for kind in deb rpm; do
-		$go tool -modfile=tools/nfpm/go.mod nfpm package --config packaging/nfpm.yaml --packager $kind --target "$dist" >/dev/null
-	done
+	package packaging/nfpm.yaml
 done
+package packaging/nfpm-apptainer.yaml
 ls "$dist"/*.deb "$dist"/*.rpm

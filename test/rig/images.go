@@ -62,7 +62,7 @@ func PackSIF(t testing.TB, root string) string {
 	defer f.Close()
 	d, err := sif.NewDescriptorInput(sif.DataPartition, f, sif.OptPartitionMetadata(sif.FsSquash, sif.PartPrimSys, runtime.GOARCH))
 	Must(t, err)
-	image, err := sif.CreateContainerAtPath(file, sif.OptCreateWithDescriptors(d))
+	image, err := sif.CreateContainerAtPath(file, sif.OptCreateWithDescriptors(d), sif.OptCreateWithLaunchScript("#!/usr/bin/env run-singularity\n"))
 	Must(t, err)
 	Must(t, image.UnloadContainer())
 	Must(t, os.Chmod(file, 0o644))
