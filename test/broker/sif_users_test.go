@@ -183,3 +183,31 @@ done`
 		}
 	}
 }
+
+// TestSIFDevices: a program of a user's image opens the devices of its lease and no others, whatever the image asks for, and has no open file of berth's. It reaches
+// neither the environment nor the directories of the user's processes outside.
+func TestSIFDevices(t *testing.T) {
+	h, image := sifHome(t, map[string]string{
+		".singularity.d/env/90-environment.sh": "export NVIDIA_VISIBLE_DEVICES=all BERTH_GPUS=all BERTH_LEASE=aaaaaaaaaaaa APPTAINER_NV=1\n",
+	})
+	h.start(bob, h.Berth, "alloc", "1", "--", "sleep", "1000")
+	lease := h.waitForLeases(1)[0].ID
+	outside := h.start(alice, "sleep", "1000")
+	show := openNodes + "; " + opening + fmt.Sprintf("; cd /proc/%d; ls root/ 2>&1; cat environ 2>&1", outside.Cmd.Process.Pid)
+	denied := "ls: root/: Permission denied\ncat: can't open 'environ': Permission denied\n"
+	h.wantSaid("without a lease", h.run(alice, h.apptainer("exec", image, "sh", "-c", show)...), rig.Said{Code: 1, Out: "\n????????\n" + denied})
+	got := h.run(alice, h.apptainer("exec", "--nv", image, "sh", "-c", show)...)
+	own, opened, _ := strings.Cut(got.Out, "\n")
+	if len(own) != 1 || own == "0" || strings.ReplaceAll(opened, "?", "") != own+"\n"+denied {
+		t.Errorf("with a lease: %+v; GPU 0 is leased", got)
+	}
+	words := append([]string{"env", "BERTH_LEASE=" + lease}, h.apptainer("exec", image, "true")...)
+	if got := h.run(alice, words...); got.Code != 255 || !strings.Contains(got.Err, "is not part of lease") {
+		t.Errorf("with another's lease: %+v", got)
+	}
+	const files = "ls /proc/$$/fd | sort -n"
+	for _, uid := range []int{alice, 0} {
+		own := h.run(uid, "sh", "-c", files)
+		h.wantSaid(fmt.Sprintf("open files of user %d", uid), h.run(uid, h.apptainer("exec", "--nv", image, "sh", "-c", files)...), own)
+	}
+}

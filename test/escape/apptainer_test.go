@@ -51,7 +51,7 @@ func apptainerPlaces() []place {
 
 // apptainerAttacks are the attacks that an image can make which root starts with Apptainer's words: those that need nothing but the image's files and environment.
 func apptainerAttacks() []attack {
-	all := slices.DeleteFunc(attacks(), func(a attack) bool {
+	return append(ownApptainerAttacks(), slices.DeleteFunc(attacks(), func(a attack) bool {
 		kind, _, _ := strings.Cut(a.name, "/")
 		switch kind {
 		case "loader", "program", "link", "read", "cache", "elf":
@@ -61,7 +61,11 @@ func apptainerAttacks() []attack {
 			"rules/mknod", "rules/image's nodes", "rules/others in proc",
 			"forged/NVIDIA_VISIBLE_DEVICES", "forged/none", "forged/BERTH_GPUS", "forged/BERTH_LEASE",
 		}, a.name)
-	})
+	})...)
+}
+
+// ownApptainerAttacks are attacks at the paths that only Apptainer's words use.
+func ownApptainerAttacks() (all []attack) {
 	for _, p := range apptainerPlaces() {
 		for kind, climb := range map[string]string{"absolute": "", "climbing": strings.Repeat("../", 40)} {
 			all = append(all, attack{name: "apptainer/" + p.name + "/" + kind, class: linked, gained: hostFileWasLost, build: func(s *scene) {

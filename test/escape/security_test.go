@@ -3,6 +3,7 @@ package escape
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func TestSecurityPage(t *testing.T) {
 			t.Errorf("docs/security.md names the test %s, which isn't there", m[2])
 		}
 	}
-	for _, a := range attacks() {
+	for _, a := range slices.Concat(attacks(), ownApptainerAttacks()) {
 		known := false
 		for name := range named {
 			if name == a.name || strings.HasSuffix(name, "/") && strings.HasPrefix(a.name, name) {
@@ -48,7 +49,7 @@ func TestSecurityPage(t *testing.T) {
 // TestAttacksAreNamedOnce: no two attacks have the same name.
 func TestAttacksAreNamedOnce(t *testing.T) {
 	seen := map[string]bool{}
-	for _, a := range attacks() {
+	for _, a := range slices.Concat(attacks(), ownApptainerAttacks()) {
 		if seen[a.name] || a.class == "" {
 			t.Errorf("attack %q: another has the name, or it has no class", a.name)
 		}
