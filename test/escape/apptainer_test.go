@@ -173,7 +173,7 @@ func (s *scene) runApptainer(form apptainerForm) {
 	s.write(s.in(".singularity.d/env/90-environment.sh"), script.String())
 	image := s.root
 	if form.file {
-		image = rig.PackSIF(s.t, s.root)
+		image = rig.PackSIF(s.t, s.root, "-noI", "-noD", "-noF", "-noX") // without compression, which takes longer than all else
 	}
 	args := []string{"--kill-after=5", s.timeLimit(), s.w.Berth, "--config", s.config(), "apptainer", "exec"}
 	if s.request != "" {

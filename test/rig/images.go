@@ -51,12 +51,12 @@ func MakeSIF(t testing.TB, name string, scripts map[string]string) string {
 	return PackSIF(t, root)
 }
 
-// PackSIF makes a SIF file of a directory, with its device nodes if there are any, and returns its path. All users may read it.
-func PackSIF(t testing.TB, root string) string {
+// PackSIF makes a SIF file of a directory, with its device nodes if there are any, and returns its path. All users may read it. options are mksquashfs's.
+func PackSIF(t testing.TB, root string, options ...string) string {
 	t.Helper()
 	dir := makePublicDir(t)
 	squashfs, file := filepath.Join(dir, "squashfs"), filepath.Join(dir, "image.sif")
-	output(t, "mksquashfs", root, squashfs, "-all-root", "-noappend", "-quiet", "-no-progress", "-processors", "1")
+	output(t, append([]string{"mksquashfs", root, squashfs, "-all-root", "-noappend", "-quiet", "-no-progress", "-processors", "1"}, options...)...)
 	f, err := os.Open(squashfs)
 	Must(t, err)
 	defer f.Close()
