@@ -1,10 +1,12 @@
 package broker
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +29,8 @@ func TestSIFProcesses(t *testing.T) {
 			rig.Said{Out: "1\nown\n"},
 		},
 		{
-			"all", []string{"--containall", image, "sh", "-c", "ps -o comm; [ -w /tmp ] && echo ${D-unset}; umask"},
+			"all",
+			[]string{"--containall", image, "sh", "-c", "ps -o comm; [ -w /tmp ] && echo ${D-unset}; umask"},
 			rig.Said{Out: "COMMAND\n.berth-init\nsh\nps\nunset\n0027\n"},
 		},
 		{"compat", []string{"--compat", image, "sh", "-c", "echo $$ ${D-unset} $APPTAINER_NO_EVAL; umask; echo >/x"}, rig.Said{Out: "1 unset 1\n0022\n"}},
@@ -106,12 +109,21 @@ func TestSIFSignals(t *testing.T) {
 		rig.Must(t, os.Remove(said))
 	}
 	h.waitForLeases(0)
-	const stubborn = "trap '' INT TERM HUP; setsid sleep 100717 & exec sleep 100718"
+	for i := range 30 { // whenever it comes
+		launcher := h.start(alice, h.apptainer("exec", "--pid", image, "sleep", "1000")...)
+		time.Sleep(time.Duration(i) * 5 * time.Millisecond)
+		rig.Must(t, launcher.Cmd.Process.Signal(unix.SIGTERM))
+		if code := launcher.Wait(t); code != 143 && code != -1 { // -1: before berth runs
+			t.Errorf("SIGTERM after %d ms: exit code %d", i*5, code)
+		}
+	}
+	sleep := fmt.Sprintf("sleep 1%07d", os.Getpid()) // of this test alone
+	stubborn := "trap '' INT TERM HUP; setsid " + sleep + " & exec " + sleep
 	for _, flag := range []string{"--ipc", "--no-init", "--fakeroot"} {
 		launcher := h.start(alice, h.apptainer("exec", "--pid", "--nv", flag, image, "sh", "-c", stubborn)...)
 		left := func(count int) func() bool {
 			return func() bool {
-				return len(strings.Fields(h.Do(t, "sh", "-c", "pgrep -f '^sleep 10071' || true"))) == count
+				return len(strings.Fields(h.Do(t, "sh", "-c", "pgrep -f '^"+sleep+"' || true"))) == count
 			}
 		}
 		rig.WaitUntil(t, "the command runs", left(2))
