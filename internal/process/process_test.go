@@ -3,12 +3,15 @@ package process
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -86,6 +89,33 @@ func TestHostRoot(t *testing.T) {
 	}
 	if _, err := HostRoot(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestOwn: a process reads its pid of the procfs, also one of another PID namespace.
+func TestOwn(t *testing.T) {
+	if os.Getenv("BERTH_TEST_OWN") != "" {
+		pid, err := Own("/proc")
+		fmt.Println(pid, os.Getpid(), err)
+		os.Exit(0)
+	}
+	if pid, err := Own("/proc"); pid != os.Getpid() || err != nil {
+		t.Errorf("got %d, %v; want %d", pid, err, os.Getpid())
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestOwn$")
+	cmd.Env = append(os.Environ(), "BERTH_TEST_OWN=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWUSER}
+	var out strings.Builder
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintln(pid, 1, nil); out.String() != want {
+		t.Errorf("in a PID namespace: %q, want %q", out.String(), want)
 	}
 }
 

@@ -54,7 +54,7 @@ func startFirstProcess(c *cli.Context, o *launcher.Options, p *plan, session *he
 		}
 		env = append(env, verb.HelperVariable+"="+strconv.Itoa(passed))
 	}
-	if os.Getenv("BERTH_LEASE") == "" {
+	if o.Devices != nil && os.Getenv("BERTH_LEASE") == "" {
 		lease, err := acquireLease(c, o, p)
 		if err != nil {
 			return err

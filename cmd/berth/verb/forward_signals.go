@@ -39,7 +39,7 @@ func RunSelfWhenReady(ctx context.Context, cmd exec.Cmd, atDeath syscall.Signal,
 	}
 	go func() {
 		if ready != nil {
-			_, _ = ready.Read(make([]byte, 1)) // an error is a process that has ended
+			_, _ = ready.Read(make([]byte, 1)) // this process has its other end, too: there are no errors
 		}
 		forwardSignals(signals, cmd.Process)
 	}()
