@@ -230,3 +230,25 @@ func TestOCILayers(t *testing.T) {
 		}
 	}
 }
+
+// TestOCILayersOfRoot: layers that a process of root's uses aren't removed.
+func TestOCILayersOfRoot(t *testing.T) {
+	n := start(t)
+	layout := makeOCI(t, "of root")
+	isThere := func() bool {
+		return n.Do(t, "sh", "-c", "grep -lx 'of root' /var/lib/berth/images/sha256/*/fs/mark 2>/dev/null || true") != ""
+	}
+	p, out := rig.StartReading(t, n.Command(n.Berth, "apptainer", "exec", "oci:"+layout, "sh", "-c", "echo ready; exec sleep 1000"))
+	if line, err := out.ReadString('\n'); line != "ready\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	n.Do(t, n.Berth, "prune")
+	if !isThere() {
+		t.Error("layers are removed under a process")
+	}
+	rig.Must(t, p.Cmd.Process.Kill())
+	rig.WaitUntil(t, "prune removes the layers of an ended process", func() bool {
+		n.Do(t, n.Berth, "prune")
+		return !isThere()
+	})
+}
