@@ -38,7 +38,7 @@ func makeOCI(t *testing.T, mark string) string {
 		rig.Must(t, os.Chmod(d, 0o755))
 	}
 	rig.Must(t, oci.Write(dir, oci.Image{Tag: "1", Layers: []oci.Layer{{Tar: oci.Tar(files...), Compression: "gzip"}, {Tar: above}}, Config: ispec.ImageConfig{
-		Env:        []string{"PATH=/own:/bin", "IMAGE=image", "BOTH=image", "TEXT=a 'b' \"c\" $HOME", "HOME=/of/image"},
+		Env:        []string{"PATH=/own:/bin", "IMAGE=image", "BOTH=image", "TEXT=a 'b' \"c\" $HOME", "HOME=/of/image", "NVIDIA_DRIVER_CAPABILITIES=video"},
 		Entrypoint: []string{"sh", "-c", `echo "$0 $@: $IMAGE $BOTH $PWD"`}, Cmd: []string{"one", "$HOME"}, WorkingDir: "/dir", User: "1000",
 	}}))
 	return dir
@@ -154,6 +154,9 @@ func TestOCI(t *testing.T) {
 	nodes, opened, _ := strings.Cut(got.Out, "\n")
 	if got.Code != 0 || len(nodes) != 1 || strings.Trim(opened, "?\n") != nodes {
 		t.Errorf("--gpus 1: %+v", got)
+	}
+	if got := h.run(alice, h.apptainer("exec", "--nv", image, "cat", "/proc/self/mountinfo")...); !strings.Contains(got.Out, "/video/files ") {
+		t.Errorf("the driver's files aren't those that the image asks for: %+v", got)
 	}
 	h.waitForLeases(0)
 	rig.Must(t, os.Symlink(h.Berth, filepath.Join(h.dir, "apptainer")))

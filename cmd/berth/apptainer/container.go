@@ -95,7 +95,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	config := &specs.Spec{
 		Version: specs.Version,
 		Root:    &specs.Root{Path: "/"},
-		Process: &specs.Process{User: specs.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Args: plan.words, NoNewPrivileges: true}, //nolint:gosec // not negative
+		Process: &specs.Process{User: specs.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Args: plan.words, NoNewPrivileges: true, Env: plan.listDriverVariables()}, //nolint:gosec // not negative
 		Linux:   &specs.Linux{Resources: &specs.LinuxResources{}},
 	}
 	if o.Devices != nil { // it may write there: links of the image don't lead to the host's files yet

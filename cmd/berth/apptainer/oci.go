@@ -270,6 +270,19 @@ func (i content) setEnvironment(line func(format string, args ...any)) {
 	}
 }
 
+// listDriverVariables returns the image's variables by which it chooses among the driver's files.
+func (p *plan) listDriverVariables() (all []string) {
+	if p.content == nil {
+		return nil
+	}
+	for _, kv := range p.content.Config.Env {
+		if strings.HasPrefix(kv, "NVIDIA_DRIVER_CAPABILITIES=") {
+			all = append(all, kv)
+		}
+	}
+	return all
+}
+
 // runCommand writes the lines that execute the command of the verb run.
 func (p *plan) runCommand(line func(format string, args ...any)) {
 	words, first := p.content.command(p.words)
