@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/berth-gpu/berth/test/rack"
@@ -126,7 +127,7 @@ func processes() (map[int]process, error) {
 			continue
 		}
 		p, err := measured(dir)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && p.pss == 0 { // it has ended
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || err == nil && p.pss == 0 { // it has ended
 			continue
 		}
 		if err != nil {

@@ -14,45 +14,77 @@ import (
 	"github.com/berth-gpu/berth/test/rack"
 )
 
-// hostTopic is one or several sections that are measured in a host with engines.
+// hostTopic is one or several sections that are measured in a host with other launchers.
 type hostTopic struct {
 	name    string
 	measure func(context.Context, options) ([]section, error)
+	// users is set for the host of test/engines/tree.sh that is made for users without root.
+	users bool
 }
 
-// hostTopics are in the order in which they are measured: the last one cuts the GPUs
+// hostTopics are in the order in which they are measured: the last one with engines cuts the GPUs
 // into slices.
 func hostTopics() []hostTopic {
 	return []hostTopic{
-		{"rivals", rivals},
-		{"detached", detached},
-		{"pull", pulls},
-		{"engines", engineSections},
+		{name: "rivals", measure: rivals},
+		{name: "detached", measure: detached},
+		{name: "pull", measure: pulls},
+		{name: "engines", measure: engineSections},
+		{name: "apptainer", measure: apptainers, users: true},
 	}
 }
 
-func (o options) wantsHost() bool {
-	return slices.ContainsFunc(hostTopics(), func(t hostTopic) bool { return strings.HasPrefix(t.name, o.only) })
+// wantsHost reports whether a topic of that host is to be measured.
+func (o options) wantsHost(users bool) bool {
+	return slices.ContainsFunc(hostTopics(), func(t hostTopic) bool { return t.users == users && strings.HasPrefix(t.name, o.only) })
 }
 
-// hosted measures the topics that need engines, in a host that has them. If no host can be made, a
-// note takes the place of the tables.
-func hosted(ctx context.Context, o options) ([]byte, error) {
-	if !o.wantsHost() {
-		return nil, nil
+// hosted measures the topics that need other launchers, in hosts that have them. If a host can't be made, a
+// note takes the place of its tables.
+func hosted(ctx context.Context, o options) (text []byte, err error) {
+	for _, users := range []bool{false, true} {
+		if !o.wantsHost(users) {
+			continue
+		}
+		o.users = users
+		tree, err := makeTree(ctx, users)
+		if err != nil {
+			s := section{title: "berth and others", about: "Not measured: there are no engines here.", rows: [][]string{{"why"}, {oneLine(err)}}}
+			if users {
+				s.title, s.about = "berth apptainer exec", "Not measured: there is no Apptainer here."
+			}
+			var note bytes.Buffer
+			if err := errors.Join(s.print(&note), s.print(os.Stdout)); err != nil {
+				return nil, err
+			}
+			text = append(text, note.Bytes()...)
+			continue
+		}
+		tables, err := inHost(ctx, o, tree)
+		if err != nil {
+			return nil, err
+		}
+		text = append(text, tables...)
+	}
+	return text, nil
+}
+
+// makeTree returns the root file system of a host.
+func makeTree(ctx context.Context, users bool) (string, error) {
+	if users {
+		tree, err := rack.Tree("users")
+		if err != nil {
+			return "", err
+		}
+		_, err = os.Stat(filepath.Join(tree, "usr/bin/apptainer"))
+		return tree, err
 	}
 	tree, err := exec.CommandContext(ctx, "test/bench/tree.sh").Output()
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w: %s", err, exit.Stderr)
-		}
-		s := section{title: "berth and others", about: "Not measured: there are no engines here.", rows: [][]string{{"why"}, {oneLine(err)}}}
-		var text bytes.Buffer
-		err := errors.Join(s.print(&text), s.print(os.Stdout))
-		return text.Bytes(), err
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("%w: %s", err, exit.Stderr)
 	}
-	return inHost(ctx, o, strings.TrimSpace(string(tree)))
+	return strings.TrimSpace(string(tree)), err
 }
 
 func oneLine(err error) string {
@@ -78,7 +110,7 @@ func inHost(ctx context.Context, o options, tree string) (tables []byte, err err
 		return nil, err
 	}
 	part := filepath.Join(built, "part.md")
-	words := []string{filepath.Join(built, "bench"), "-host", "-write", part, "-rounds", fmt.Sprint(o.rounds), "-only", o.only}
+	words := []string{filepath.Join(built, "bench"), "-host", "-write", part, "-rounds", fmt.Sprint(o.rounds), "-only", o.only, fmt.Sprintf("-users=%t", o.users)}
 	cmd := h.Command(append([]string{"sh", "-c", `cd "$0" && exec "$@"`, here}, words...)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {

@@ -17,13 +17,17 @@ const registry = "127.0.0.1:5000"
 
 // measureHost measures inside the host.
 func measureHost(ctx context.Context, o options) error {
-	if err := readyHost(ctx); err != nil {
+	ready := readyHost
+	if o.users {
+		ready = readyUsers
+	}
+	if err := ready(ctx); err != nil {
 		return err
 	}
 	var report strings.Builder
 	out := io.MultiWriter(os.Stdout, &report)
 	for _, t := range hostTopics() {
-		if !strings.HasPrefix(t.name, o.only) {
+		if !strings.HasPrefix(t.name, o.only) || t.users != o.users {
 			continue
 		}
 		sections, err := t.measure(ctx, o)

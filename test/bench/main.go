@@ -4,7 +4,7 @@
 //
 // It runs inside simulated nodes, the dgx-h100 and one of sixteen GPUs, so that it
 // can be repeated anywhere, and for what is compared with other launchers and engines
-// inside a simulated server that has them (see tree.sh). NVIDIA's runtime, or with PEER_RUNTIME=/path another one
+// inside simulated servers that have them (see tree.sh, and for Apptainer test/engines/tree.sh). NVIDIA's runtime, or with PEER_RUNTIME=/path another one
 // that gives containers GPUs, is measured in the same run where there is one (see peer.go).
 package main
 
@@ -30,6 +30,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure the sections whose names begin so: "+names())
 	inside := flag.Bool("inside", false, "run on this node instead of simulated ones")
 	host := flag.Bool("host", false, "measure what needs the engines of this host")
+	flag.BoolVar(&o.users, "users", false, "with -host: measure what needs Apptainer")
 	asks := flag.Bool("ask", false, "ask the broker for a lease at each line of standard input")
 	flag.Parse()
 	run := outside
@@ -51,6 +52,7 @@ type options struct {
 	write  string
 	rounds int
 	only   string
+	users  bool // of the host: see hostTopic
 }
 
 // wants reports whether a topic of that node is to be measured.
