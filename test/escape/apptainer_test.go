@@ -25,7 +25,7 @@ type apptainerForm struct {
 func apptainerForms() []apptainerForm {
 	return []apptainerForm{
 		{"file", true, nil},
-		{"contained", true, []string{"--contain"}},
+		{"contained", true, []string{"--containall"}},
 		{"directory", false, nil},
 		{"written directory", false, []string{"--writable"}},
 	}
