@@ -113,8 +113,8 @@ func TestSIFSocketOfAnother(t *testing.T) {
 			}
 			fd, err := unix.OpenTree(unix.AT_FDCWD, other, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 			if err == nil {
-				_, _, err = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fd), nil)
-				err = fmt.Errorf("%w, %w", err, unix.Close(fd))
+				_, _, _ = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fd), nil) // alice's command may have ended
+				_ = unix.Close(fd)
 			}
 			_ = conn.Close()
 		}
