@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // view is the output of `berth leases --json`.
@@ -114,7 +115,11 @@ func (n *node) states() string {
 // process, cgroup, mount, task, container or stray file.
 func (n *node) checkClean(t *testing.T) {
 	t.Helper()
-	for _, l := range n.leftovers() {
+	left := n.leftovers()
+	for last := time.Now().Add(10 * time.Second); len(left) > 0 && time.Now().Before(last); left = n.leftovers() {
+		time.Sleep(20 * time.Millisecond) // a child that calls NVML is killed and not waited for
+	}
+	for _, l := range left {
 		t.Errorf("left behind: %s", l)
 	}
 }
