@@ -67,6 +67,8 @@ func TestSIFProcesses(t *testing.T) {
 	}, h.apptainer("exec", "--pid", image, "true")...)
 	h.wantSaid("a hidden part of /proc", h.run(alice, hidden...),
 		rig.Said{Code: 255, Err: "berth: --pid: this machine's /proc is hidden in part, as in a container, so that the kernel allows no other one\n"})
+	fromPipe := append([]string{"sh", "-c", `echo A=piped | "$@"`, "sh"}, h.apptainer("exec", "--pid", "--env-file", "/dev/stdin", image, "sh", "-c", "echo $A")...)
+	h.wantSaid("variables of a pipe", h.run(alice, fromPipe...), rig.Said{Out: "piped\n"})
 	const one = openNodes + "; ps -o comm; :"
 	for what, got := range map[string]rig.Said{
 		"user":               h.run(alice, h.apptainer("exec", "--pid", "--nv", image, "sh", "-c", one)...),

@@ -54,7 +54,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if err != nil {
 		return err
 	}
-	if plan.spaces.pid && !isFirstProcess() {
+	if plan.needsFirstProcess() {
 		return startFirstProcess(c, &o, plan, session, isChild)
 	}
 	runtime.LockOSThread() // mount namespace, privileges and parent's death belong to the thread

@@ -27,6 +27,9 @@ const firstVariable = "BERTH_FIRST_PROCESS"
 // isFirstProcess reports whether startFirstProcess has started this process.
 func isFirstProcess() bool { return os.Getpid() == 1 && os.Getenv(firstVariable) != "" }
 
+// needsFirstProcess reports whether another process is to make the container: see startFirstProcess.
+func (p *plan) needsFirstProcess() bool { return p.spaces.pid && !isFirstProcess() }
+
 // startFirstProcess runs this process's command line in a child that is the first process of a new PID namespace, and returns an error with its
 // exit code. Only such a process can mount the namespace's procfs. The broker grants it no lease, so this process takes it, and the child gets
 // the devices as in a berth alloc. session is that of a user without root. isChild means that this process's parent is berth, too.

@@ -108,7 +108,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	if err := p.readBinds(c); err != nil {
 		return nil, err
 	}
-	p.variables, err = readVariables(c)
+	p.variables, err = readVariables(c, !p.needsFirstProcess())
 	if devices { // the device nodes say what there is
 		p.variables.host = slices.DeleteFunc(p.variables.host, func(kv string) bool { return strings.HasPrefix(kv, "CUDA_VISIBLE_DEVICES=") })
 	}
@@ -297,7 +297,8 @@ type variables struct {
 // maxEnvFile bounds the file of --env-file, in bytes.
 const maxEnvFile = 1 << 20
 
-func readVariables(c *cli.Context) (v variables, err error) {
+// readVariables reads the flags and the environment. readsFile says whether it reads the file of --env-file, which may be a pipe: only one process can.
+func readVariables(c *cli.Context, readsFile bool) (v variables, err error) {
 	v.eval = !isOn(c, "no-eval") && !isOn(c, "compat")
 	v.clean = isOn(c, "cleanenv") || containsAll(c)
 	set := func(list []string, name, value string) []string {
@@ -319,7 +320,7 @@ func readVariables(c *cli.Context) (v variables, err error) {
 			}
 		}
 	}
-	if file := c.String("env-file"); file != "" {
+	if file := c.String("env-file"); file != "" && readsFile {
 		data, err := readFile(file, maxEnvFile)
 		if err != nil {
 			return v, fmt.Errorf("--env-file: %w", err)
