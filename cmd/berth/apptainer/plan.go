@@ -268,8 +268,11 @@ func newBind(flag, source, target string, options []string) (specs.Mount, error)
 			return specs.Mount{}, fmt.Errorf("%s: option %q is not known: there are ro and rw", flag, o)
 		}
 	}
-	if path.Clean(target) == "/" {
+	switch path.Clean(target) {
+	case "/":
 		return specs.Mount{}, fmt.Errorf("%s: nothing can be mounted over the container's root", flag)
+	case "/dev":
+		return specs.Mount{}, fmt.Errorf("%s: a container has a /dev of its own; files of the host's can be bound in it, such as /dev/fuse", flag)
 	}
 	if !path.IsAbs(target) {
 		return specs.Mount{}, fmt.Errorf("%s: %s is not an absolute path in the container", flag, target)

@@ -61,12 +61,14 @@ func TestParseBind(t *testing.T) {
 		}
 	}
 	for word, want := range map[string]string{
-		"":               "--bind  is not SRC[:DST[:OPTIONS]]",
-		"/etc:/a:ro:x":   "--bind /etc:/a:ro:x is not SRC[:DST[:OPTIONS]]",
-		"/etc:a":         "--bind /etc:a: a is not an absolute path in the container",
-		"/etc:/":         "--bind /etc:/: nothing can be mounted over the container's root",
-		"/etc:/a:rx":     `--bind /etc:/a:rx: option "rx" is not known: there are ro and rw`,
-		"/no/such:/data": "--bind /no/such:/data: stat /no/such: no such file or directory",
+		"":                  "--bind  is not SRC[:DST[:OPTIONS]]",
+		"/etc:/a:ro:x":      "--bind /etc:/a:ro:x is not SRC[:DST[:OPTIONS]]",
+		"/etc:a":            "--bind /etc:a: a is not an absolute path in the container",
+		"/etc:/":            "--bind /etc:/: nothing can be mounted over the container's root",
+		"/dev":              "--bind /dev: a container has a /dev of its own; files of the host's can be bound in it, such as /dev/fuse",
+		"/etc:/dev/../dev/": "--bind /etc:/dev/../dev/: a container has a /dev of its own; files of the host's can be bound in it, such as /dev/fuse",
+		"/etc:/a:rx":        `--bind /etc:/a:rx: option "rx" is not known: there are ro and rw`,
+		"/no/such:/data":    "--bind /no/such:/data: stat /no/such: no such file or directory",
 	} {
 		if _, err := parseBind(word); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", word, err, want)
