@@ -54,7 +54,7 @@ func makeBareOCI(t *testing.T) string {
 	rig.Must(t, err)
 	layer := oci.Tar(oci.File{Name: "own/"}, oci.File{Name: "own/busybox", Body: string(data), Mode: 0o755})
 	rig.Must(t, oci.Write(dir, oci.Image{Layers: []oci.Layer{{Tar: layer}}, Config: ispec.ImageConfig{
-		Env: []string{"PATH=/own", "IMAGE=image"}, Entrypoint: []string{"busybox"}, Cmd: []string{"sh", "-c", "echo $IMAGE $HOME $PATH"},
+		Env: []string{"PATH=/own", "IMAGE=image", "BERTH_MOUNTS=1", "BERTH_HELPER=9"}, Entrypoint: []string{"busybox"}, Cmd: []string{"sh", "-c", "echo $IMAGE $HOME $PATH"},
 	}}))
 	return dir
 }
@@ -130,6 +130,7 @@ func TestOCI(t *testing.T) {
 		{"archive of a layout", []string{"exec", "oci-archive:" + archive + ":1", "cat", "/dir/new"}, rig.Said{Out: "new\n"}},
 		{"registry", []string{"run", pulled, "a"}, rig.Said{Out: "a : image image /tmp\n"}},
 		{"entry point without a shell", []string{"run", bare}, rig.Said{Out: "image " + h.dir + " /own\n"}},
+		{"init process without a shell", []string{"run", "--pid", bare}, rig.Said{Out: "image " + h.dir + " /own\n"}},
 		{"arguments without a shell", []string{"run", bare, "echo", "$HOME"}, rig.Said{Out: "$HOME\n"}},
 		{"command without a shell", []string{"exec", "--env", "IMAGE=mine", bare, "busybox", "sh", "-c", "echo $IMAGE $BOTH"}, rig.Said{Out: "mine host\n"}},
 		{"shell without a shell", []string{"shell", bare}, rig.Said{Code: 255, Err: "berth: " + bare + ": the image has no shell: berth apptainer exec runs a command of it\n"}},

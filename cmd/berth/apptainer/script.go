@@ -54,7 +54,9 @@ func (p *plan) findCommand(box *enter.Container, devices []string) (argv, env []
 func (p *plan) findProgram(box *enter.Container, env, devices []string) (argv, all []string, err error) {
 	words, own := p.words, []string(nil)
 	if p.content != nil {
-		own = slices.DeleteFunc(slices.Clone(p.content.Config.Env), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
+		own = slices.DeleteFunc(slices.Clone(p.content.Config.Env), func(kv string) bool {
+			return strings.HasPrefix(kv, "HOME=") || strings.HasPrefix(kv, "BERTH_") // the init process is berth, too
+		})
 		if p.verb == "run" {
 			words, _ = p.content.command(p.words)
 		}
