@@ -41,11 +41,11 @@ func (i image) close() { _ = i.file.Close() } // only read; nil for a reference
 
 // openImage opens an image by Apptainer's words for one.
 func openImage(name string) (image, error) {
-	if isReference(name) {
-		return image{reference: name}, nil
-	}
 	if err := checkReference(name); err != nil {
 		return image{}, err
+	}
+	if isReference(name) {
+		return image{reference: name}, nil
 	}
 	f, st, err := openPath(name)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -32,15 +33,8 @@ import (
 func schemes() []string { return []string{"docker://", "oci:", "oci-archive:", "docker-archive:"} }
 
 // isReference reports whether a word is such a reference, and no file or directory.
-func isReference(word string) bool { return hasPrefix(word, schemes()) }
-
-func hasPrefix(word string, prefixes []string) bool {
-	for _, p := range prefixes {
-		if strings.HasPrefix(word, p) {
-			return true
-		}
-	}
-	return false
+func isReference(word string) bool {
+	return slices.ContainsFunc(schemes(), func(s string) bool { return strings.HasPrefix(word, s) })
 }
 
 // checkReference returns an error for Apptainer's words for images that berth has not.
@@ -49,6 +43,8 @@ func checkReference(word string) error {
 	name, hasSlashes := strings.CutPrefix(rest, "//")
 	reason := ""
 	switch {
+	case slices.Contains(schemes(), word), word == "docker:":
+		reason = "the name of the image is missing"
 	case isReference(word):
 		return nil
 	case scheme == "docker-daemon":

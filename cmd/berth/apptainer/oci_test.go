@@ -22,6 +22,9 @@ func TestReferences(t *testing.T) {
 		}
 	}
 	for word, want := range map[string]string{
+		"docker:":             "the name of the image is missing",
+		"docker://":           "the name of the image is missing",
+		"oci:":                "the name of the image is missing",
 		"docker:debian":       "an image of a registry is docker://debian",
 		"docker-daemon:a:1":   "docker save",
 		"library://a/b/c:1":   "SIF files of registries",
