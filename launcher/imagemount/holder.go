@@ -34,10 +34,7 @@ func Serve(ctx context.Context, offset int64, socket string, idle time.Duration)
 		_, e := ready.WriteString(err.Error())
 		return errors.Join(err, e, ready.Close())
 	}
-	err = unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0) // from here on others need it, too
-	if err == nil {
-		_, err = ready.WriteString(readyMessage)
-	}
+	_, err = ready.WriteString(readyMessage) // an error is a starter that was killed
 	if err := errors.Join(err, ready.Close()); err != nil {
 		return errors.Join(err, h.server.Process.Kill())
 	}
@@ -146,6 +143,8 @@ func openHolder(offset int64) (h *holder, err error) {
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, errors.Join(err, h.server.Process.Kill())
 		}
+	case <-time.After(startTime):
+		return nil, errors.Join(errors.New("squashfuse_ll doesn't answer"), h.server.Process.Kill())
 	}
 	go func() {
 		<-ended

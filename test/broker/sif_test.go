@@ -179,3 +179,21 @@ func TestSIFMounts(t *testing.T) {
 		return h.Do(t, "sh", "-c", "pgrep -f 'hold-image [0-9]+ "+h.dir+"' || true") == ""
 	})
 }
+
+// TestSIFMountStays: commands that follow one another share a mount: the process that holds it outlives the command that has started it.
+func TestSIFMountStays(t *testing.T) {
+	h, image := sifHome(t, nil)
+	var first string
+	for i := range 6 {
+		if got := h.run(alice, h.apptainer("exec", image, "true")...); got.Code != 0 {
+			t.Fatalf("%+v", got)
+		}
+		holder := h.Do(t, "sh", "-c", "pgrep -f 'hold-image [0-9]+ "+h.dir+"' || true")
+		if i == 0 {
+			first = holder
+		}
+		if holder == "" || holder != first {
+			t.Fatalf("after command %d process %q holds the mount, and at first it was %q", i+1, holder, first)
+		}
+	}
+}

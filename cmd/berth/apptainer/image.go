@@ -139,7 +139,7 @@ const holdVerb = "hold-image"
 func holderCommand() *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", holdVerb)
 	cmd.Args[0] = "berth"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL} // until it is ready
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if os.Geteuid() != 0 {
 		userns.Enter(cmd)
 	}
