@@ -333,17 +333,17 @@ func (p *plan) mountAccounts(box *enter.Container) error {
 			return err
 		}
 	}
+	if p.spaces.hostname != "" {
+		if err := p.mountFile(box, "/etc/hostname", []byte(p.spaces.hostname+"\n"), 0o644); err != nil {
+			return err
+		}
+	}
 	resolver, err := os.ReadFile("/etc/resolv.conf")
 	if len(p.dns) > 0 {
 		resolver, err = []byte("nameserver "+strings.Join(p.dns, "\nnameserver ")+"\n"), nil
 	}
 	if err != nil {
 		return nil //nolint:nilerr // the host has none
-	}
-	if p.spaces.hostname != "" {
-		if err := p.mountFile(box, "/etc/hostname", []byte(p.spaces.hostname+"\n"), 0o644); err != nil {
-			return err
-		}
 	}
 	return p.mountFile(box, "/etc/resolv.conf", resolver, 0o644)
 }
