@@ -88,7 +88,6 @@ func fishVerbs(app *cli.App, text string) string {
 }
 
 func TestCompletionsInShells(t *testing.T) {
-	words := regexp.MustCompile(`[-\w]+`)
 	for _, shell := range []struct {
 		name, file string
 		command    []string
@@ -109,11 +108,7 @@ func TestCompletionsInShells(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, "somewhere"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			for _, tt := range []struct {
-				line string
-				has  []string
-				not  string
-			}{
+			for _, tt := range []completion{
 				{"berth ", []string{"run", "alloc", "setup", "doctor", "cdi"}, "probe"},
 				{"berth ", nil, "somewhere"},
 				{"berth se", []string{"setup"}, "doctor"},
@@ -141,30 +136,42 @@ func TestCompletionsInShells(t *testing.T) {
 				{"berth run --cap-add ", []string{"ALL", "NET_ADMIN"}, "MKNOD"},
 				{"berth run --runtime ", []string{"crun", "runc"}, ""},
 			} {
-				cmd := exec.Command(shell.command[0], append(shell.command[1:], file, tt.line)...)
-				cmd.Dir = dir
-				cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LC_ALL=C.UTF-8"}
-				out, err := cmd.CombinedOutput()
-				if err != nil {
-					t.Fatalf("%q: %v: %s", tt.line, err, out)
-				}
-				offers := words.FindAllString(string(out), -1)
-				for _, want := range tt.has {
-					if !slices.Contains(offers, want) {
-						t.Errorf("%q: %s isn't offered: %q", tt.line, want, out)
-					}
-				}
-				if slices.Contains(offers, tt.not) {
-					t.Errorf("%q: %s is offered: %q", tt.line, tt.not, out)
-				}
+				checkOffers(t, dir, append(slices.Clone(shell.command), file), tt)
 			}
 		})
 	}
 }
 
+// completion is a command line with some of the words that a shell offers for its end, and one that it doesn't offer.
+type completion struct {
+	line string
+	has  []string
+	not  string
+}
+
+// checkOffers compares the words that a shell offers for a line with the expected ones. The command prints them for the line, its last argument.
+func checkOffers(t *testing.T, dir string, command []string, want completion) {
+	t.Helper()
+	cmd := exec.Command(command[0], append(slices.Clone(command[1:]), want.line)...)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LC_ALL=C.UTF-8"}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v: %s", want.line, err, out)
+	}
+	offers := regexp.MustCompile(`[-\w]+`).FindAllString(string(out), -1)
+	for _, word := range want.has {
+		if !slices.Contains(offers, word) {
+			t.Errorf("%q: %s isn't offered: %q", want.line, word, out)
+		}
+	}
+	if slices.Contains(offers, want.not) {
+		t.Errorf("%q: %s is offered: %q", want.line, want.not, out)
+	}
+}
+
 // TestApptainerInShells: the links of the package berth-apptainer are completed as berth apptainer is.
 func TestApptainerInShells(t *testing.T) {
-	words := regexp.MustCompile(`[-\w]+`)
 	dir := t.TempDir() // with the names of the packages
 	for from, to := range map[string]string{"berth.bash": "berth", "apptainer.bash": "apptainer", "_berth": "_berth", "_apptainer": "_apptainer", "berth.fish": "berth.fish", "apptainer.fish": "apptainer.fish"} {
 		data, err := os.ReadFile(filepath.Join("../../packaging/completions", from))
@@ -185,11 +192,7 @@ func TestApptainerInShells(t *testing.T) {
 			if _, err := exec.LookPath(shell); err != nil {
 				testutil.SkipOrFail(t, err.Error())
 			}
-			for _, tt := range []struct {
-				line string
-				has  []string
-				not  string
-			}{
+			for _, tt := range []completion{
 				{"apptainer ", []string{"exec", "run", "shell", "inspect"}, "doctor"},
 				{"singularity ins", []string{"inspect"}, "run"},
 				{"apptainer exec --n", []string{"--nv", "--no-home"}, "--contain"},
@@ -197,22 +200,7 @@ func TestApptainerInShells(t *testing.T) {
 				{"singularity run ", []string{"image"}, "doctor"},
 				{"apptainer exec --nv im", []string{"image"}, "inspect"},
 			} {
-				cmd := exec.Command(command[0], slices.Concat(command[1:], []string{tt.line})...)
-				cmd.Dir = dir
-				cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LC_ALL=C.UTF-8"}
-				out, err := cmd.CombinedOutput()
-				if err != nil {
-					t.Fatalf("%q: %v: %s", tt.line, err, out)
-				}
-				offers := words.FindAllString(string(out), -1)
-				for _, want := range tt.has {
-					if !slices.Contains(offers, want) {
-						t.Errorf("%q: %s isn't offered: %q", tt.line, want, out)
-					}
-				}
-				if slices.Contains(offers, tt.not) {
-					t.Errorf("%q: %s is offered: %q", tt.line, tt.not, out)
-				}
+				checkOffers(t, dir, command, tt)
 			}
 		})
 	}
