@@ -138,10 +138,10 @@ func dialSocket(socket string) (conn *net.UnixConn, err error) {
 }
 
 // errForeign means that a socket is another user's.
-var errForeign = errors.New("the process that holds its mount is another user's: no one else may write to the directory of the socket")
+var errForeign = errors.New("the process that holds its mount is another user's: the directory of the socket must be writable only to its owner")
 
-// checkPeer returns an error unless the other end of a connection is a process of this user's, who has chosen the directory by XDG_RUNTIME_DIR and may have
-// chosen one that others can write to.
+// checkPeer returns an error unless the process at the other end of a connection belongs to this user. The directory of the socket doesn't ensure that:
+// XDG_RUNTIME_DIR can name a directory that other users write to.
 func checkPeer(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

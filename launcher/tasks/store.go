@@ -219,19 +219,19 @@ func (s Store) Remove(id string) error {
 	r, err := s.Record(id)
 	switch {
 	case err != nil:
-		return s.remove(id, s.releaseAllNames)
+		return s.removeTask(id, s.releaseAllNames)
 	case r.Member != nil || r.Name == id: // ranks don't claim their names
-		return s.remove(id, func(string) error { return nil })
+		return s.removeTask(id, func(string) error { return nil })
 	}
 	return s.RemoveNamed(id, r.Name)
 }
 
 // RemoveNamed is Remove for a task with this name, with or without a record.
 func (s Store) RemoveNamed(id, name string) error {
-	return s.remove(id, func(id string) error { return s.ReleaseName(name, id) })
+	return s.removeTask(id, func(id string) error { return s.ReleaseName(name, id) })
 }
 
-func (s Store) remove(id string, releaseNames func(id string) error) error {
+func (s Store) removeTask(id string, releaseNames func(id string) error) error {
 	if err := checkUnmounted(s.Dir(id)); err != nil {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}

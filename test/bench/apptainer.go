@@ -55,8 +55,8 @@ var (
 	berthWarm     = launcher{name: "berth apptainer exec, warm", words: berthCold.words, warm: true}
 )
 
-// exec returns the words that run a command of the image as the user. flags are in front of the image.
-func (l launcher) exec(flags []string, command ...string) []string {
+// listWords returns the words that run a command of the image as the user. flags are in front of the image.
+func (l launcher) listWords(flags []string, command ...string) []string {
 	id := strconv.Itoa(benchUser)
 	words := []string{"env", "-C", sifHome, "HOME=" + sifHome, "setpriv", "--reuid", id, "--regid", id, "--clear-groups"}
 	for _, more := range [][]string{l.words, flags, {sifImage}, command} {
@@ -65,19 +65,19 @@ func (l launcher) exec(flags []string, command ...string) []string {
 	return words
 }
 
-// prepare ends all processes of the user, and mounts the image for a warm start.
-func (l launcher) prepare(ctx context.Context) error {
+// prepareStart ends all processes of the user, and mounts the image for a warm start.
+func (l launcher) prepareStart(ctx context.Context) error {
 	if err := endUser(ctx); err != nil || !l.warm {
 		return err
 	}
-	_, err := timed(ctx, nil, l.exec(nil, "true")...)
+	_, err := timed(ctx, nil, l.listWords(nil, "true")...)
 	return err
 }
 
 const aboutSIF = "From the call to the exit of `true` in the same SIF file, Debian's image as %s builds it, as a user without root; all files are in memory; %d rounds. Apptainer mounts the image for each command. berth mounts it for the first (cold); those that follow within ten seconds share the mount (warm). With `--nv` Apptainer binds the libraries that it finds and gives all GPUs, berth leases one by berth-broker, which runs, and moves the command into the lease's cgroup. CPU is that of the command and its children, without squashfuse_ll where that outlives them. setpriv and env are in the times of all (2 ms)."
 
-// apptainers compares berth apptainer exec with Debian's Apptainer.
-func apptainers(ctx context.Context, o options) ([]section, error) {
+// compareApptainers compares berth apptainer exec with Debian's Apptainer.
+func compareApptainers(ctx context.Context, o options) ([]section, error) {
 	end, err := startBroker(ctx)
 	if err != nil {
 		return nil, err
@@ -102,10 +102,10 @@ func compareStarts(ctx context.Context, o options) (section, error) {
 			name += ", " + flag
 		}
 		return variant{name: name, goal: goal, run: func(ctx context.Context) (cost, error) {
-			if err := l.prepare(ctx); err != nil {
+			if err := l.prepareStart(ctx); err != nil {
 				return cost{}, err
 			}
-			return timed(ctx, nil, l.exec(flags, "true")...)
+			return timed(ctx, nil, l.listWords(flags, "true")...)
 		}}
 	}
 	results, err := interleave(ctx, o.rounds, []variant{
@@ -153,10 +153,10 @@ func compareMany(ctx context.Context, o options) (section, error) {
 		var took [3]time.Duration
 		for _, which := range order {
 			l := launchers[which]
-			if err := l.prepare(ctx); err != nil {
+			if err := l.prepareStart(ctx); err != nil {
 				return s, err
 			}
-			d, err := together(ctx, flight, burst, l.exec(manyFlags(l, flag), "true"))
+			d, err := together(ctx, flight, burst, l.listWords(manyFlags(l, flag), "true"))
 			if err != nil {
 				return s, fmt.Errorf("%s %s, %d at once: %w", l.name, flag, flight, err)
 			}
@@ -227,7 +227,7 @@ func measureRunning(ctx context.Context, l launcher, count int, flags []string) 
 	if err != nil {
 		return "", 0, err
 	}
-	words := l.exec(flags, "sleep", "10000")
+	words := l.listWords(flags, "sleep", "10000")
 	commands := make([]*exec.Cmd, 0, count)
 	defer func() {
 		err = errors.Join(err, endUser(ctx))

@@ -30,7 +30,7 @@ func hostTopics() []hostTopic {
 		{name: "detached", measure: detached},
 		{name: "pull", measure: pulls},
 		{name: "engines", measure: engineSections},
-		{name: "apptainer", measure: apptainers, users: true},
+		{name: "apptainer", measure: compareApptainers, users: true},
 	}
 }
 
@@ -39,9 +39,9 @@ func (o options) wantsHost(users bool) bool {
 	return slices.ContainsFunc(hostTopics(), func(t hostTopic) bool { return t.users == users && strings.HasPrefix(t.name, o.only) })
 }
 
-// hosted measures the topics that need other launchers, in hosts that have them. If a host can't be made, a
+// measureHosted measures the topics that need other launchers, in hosts that have them. If a host can't be made, a
 // note takes the place of its tables.
-func hosted(ctx context.Context, o options) (text []byte, err error) {
+func measureHosted(ctx context.Context, o options) (text []byte, err error) {
 	for _, users := range []bool{false, true} {
 		if !o.wantsHost(users) {
 			continue

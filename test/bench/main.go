@@ -89,7 +89,7 @@ func outside(ctx context.Context, o options) error {
 		}
 		text = append(text, tables...)
 	}
-	tables, err := hosted(ctx, o)
+	tables, err := measureHosted(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -183,8 +183,8 @@ func (p place) runLine(t *testing.T, line string) rig.Said {
 	return got
 }
 
-// shows reports whether a line only shows what there is.
-func shows(line string) bool {
+// isStatusVerb reports whether a line lists leases, tasks or GPUs: its output depends on the time.
+func isStatusVerb(line string) bool {
 	return line == "berth leases" || line == "berth ps" || line == "berth gpus"
 }
 
@@ -208,7 +208,7 @@ func console(t *testing.T, b block) {
 			continue
 		}
 		got := p.runLine(t, c.line)
-		for tries := 0; tries < 50 && shows(c.line) && c.prints != nil && !fits(c.prints, got.Out); tries++ {
+		for tries := 0; tries < 50 && isStatusVerb(c.line) && c.prints != nil && !fits(c.prints, got.Out); tries++ {
 			time.Sleep(200 * time.Millisecond) // a task that was started a moment ago may still be starting
 			got = p.runLine(t, c.line)
 		}

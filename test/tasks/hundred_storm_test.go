@@ -28,9 +28,9 @@ type victim struct {
 // launcherProcess is what the command that launches a detached task is, more closely.
 const launcherProcess = "launcher"
 
-// next returns what a process may have become by the time that it is killed: a launcher executes the monitor, and a
+// nextKind returns what a process may have become by the time that it is killed: a launcher executes the monitor, and a
 // runtime's child the container's first program.
-func (v victim) next() string {
+func (v victim) nextKind() string {
 	switch v.what {
 	case launcherProcess:
 		return monitorKilled
@@ -104,7 +104,7 @@ func release(all []victim) {
 func (h *hundred) kill(v victim, r *rand.Rand) {
 	if v.name != "" { // before it dies
 		h.noteIncident(v.name, v.kind)
-		if next := v.next(); next != "" {
+		if next := v.nextKind(); next != "" {
 			h.noteIncident(v.name, next)
 		}
 	}

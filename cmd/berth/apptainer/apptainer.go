@@ -147,7 +147,7 @@ func runVerb(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer img.close()
+	defer img.closeFile()
 	if c.Bool("writable") && !img.isDir {
 		return errors.New("--writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory")
 	}

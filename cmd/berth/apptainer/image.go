@@ -37,7 +37,7 @@ type image struct {
 	offset    int64 // of the squashfs
 }
 
-func (i image) close() { _ = i.file.Close() } // only read; nil for a reference
+func (i image) closeFile() { _ = i.file.Close() } // only read; nil for a reference
 
 // openImage opens an image by Apptainer's words for one.
 func openImage(name string) (image, error) {

@@ -41,7 +41,7 @@ func TestSwappedImage(t *testing.T) {
 		for range 20_000 {
 			img, err := openImage(name)
 			if err == nil {
-				img.close()
+				img.closeFile()
 				t.Error("a file that is none is taken for an image")
 			}
 			found[errors.Is(err, sif.ErrNotSIF)]++

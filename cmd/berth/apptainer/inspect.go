@@ -63,7 +63,7 @@ func inspectImage(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer img.close()
+	defer img.closeFile()
 	if img.reference != "" {
 		return fmt.Errorf("%s: inspect reads SIF files; berth images --json and skopeo inspect describe other images", img.reference)
 	}

@@ -29,21 +29,21 @@ import (
 	store "github.com/berth-gpu/berth/launcher/image"
 )
 
-// schemes are the beginnings of references to images that are unpacked into berth's store.
-func schemes() []string { return []string{"docker://", "oci:", "oci-archive:", "docker-archive:"} }
+// listSchemes returns the beginnings of references to images that are unpacked into berth's store.
+func listSchemes() []string { return []string{"docker://", "oci:", "oci-archive:", "docker-archive:"} }
 
 // isReference reports whether a word is such a reference, and no file or directory.
 func isReference(word string) bool {
-	return slices.ContainsFunc(schemes(), func(s string) bool { return strings.HasPrefix(word, s) })
+	return slices.ContainsFunc(listSchemes(), func(s string) bool { return strings.HasPrefix(word, s) })
 }
 
-// checkReference returns an error for Apptainer's words for images that berth has not.
+// checkReference returns an error for Apptainer's words for images that berth doesn't support.
 func checkReference(word string) error {
 	scheme, rest, _ := strings.Cut(word, ":")
 	name, hasSlashes := strings.CutPrefix(rest, "//")
 	reason := ""
 	switch {
-	case slices.Contains(schemes(), word), word == "docker:":
+	case slices.Contains(listSchemes(), word), word == "docker:":
 		reason = "the name of the image is missing"
 	case isReference(word):
 		return nil
@@ -239,8 +239,8 @@ func (p *plan) openLayers(passed string, o *enter.Options) error {
 	return nil
 }
 
-// command returns the words that the verb run executes: the entry point, and the arguments or else the default ones. first is the index of the first argument.
-func (i content) command(args []string) (words []string, first int) {
+// chooseWords returns the words that the verb run executes: the entry point, and the arguments or else the default ones. first is the index of the first argument.
+func (i content) chooseWords(args []string) (words []string, first int) {
 	first = len(i.Config.Entrypoint)
 	if len(args) == 0 {
 		words = append(words, i.Config.Entrypoint...)
@@ -250,7 +250,8 @@ func (i content) command(args []string) (words []string, first int) {
 	return append(append(words, i.Config.Entrypoint...), args...), first
 }
 
-// setEnvironment writes the assignments of the image's variables. One that is set already stays, but for PATH. Source: apptainer(1) 1.4 as it behaves.
+// setEnvironment writes the assignments of the image's variables. PATH and LD_LIBRARY_PATH are always assigned, and other variables only if they are unset
+// or empty. Source: observed with Apptainer 1.4.5.
 func (i content) setEnvironment(line func(format string, args ...any)) {
 	for _, kv := range i.Config.Env {
 		name, value, _ := strings.Cut(kv, "=")
@@ -281,7 +282,7 @@ func (p *plan) listDriverVariables() (all []string) {
 
 // runCommand writes the lines that execute the command of the verb run.
 func (p *plan) runCommand(line func(format string, args ...any)) {
-	words, first := p.content.command(p.words)
+	words, first := p.content.chooseWords(p.words)
 	if len(words) == 0 {
 		line(`echo 'berth: the image has neither an entry point nor a command; executing /bin/sh' >&2`)
 		words = []string{"/bin/sh"}

@@ -55,7 +55,7 @@ func TestCommand(t *testing.T) {
 		{nil, cmd, []string{"a"}, []string{"a"}, 0},
 		{nil, nil, nil, nil, 0},
 	} {
-		got, first := content{Config: store.Config{Entrypoint: tt.entry, Cmd: tt.cmd}}.command(tt.args)
+		got, first := content{Config: store.Config{Entrypoint: tt.entry, Cmd: tt.cmd}}.chooseWords(tt.args)
 		if !slices.Equal(got, tt.want) || first != tt.first {
 			t.Errorf("%+v: %q, %d", tt, got, first)
 		}

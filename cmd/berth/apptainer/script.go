@@ -58,7 +58,7 @@ func (p *plan) findProgram(box *enter.Container, env, devices []string) (argv, a
 			return strings.HasPrefix(kv, "HOME=") || strings.HasPrefix(kv, "BERTH_") // the init process is berth, too
 		})
 		if p.verb == "run" {
-			words, _ = p.content.command(p.words)
+			words, _ = p.content.chooseWords(p.words)
 		}
 	}
 	if p.verb == "shell" || p.verb == "run" && (p.content == nil || len(words) == 0) {

@@ -16,7 +16,7 @@ import (
 	store "github.com/berth-gpu/berth/launcher/image"
 )
 
-// likeVersion is the version of Apptainer whose words berth takes.
+// likeVersion is the version of Apptainer whose command line berth accepts.
 const likeVersion = "1.4.5"
 
 // printVersion prints berth's version. For a program that has the name of Apptainer it is in the form in which scripts read Apptainer's: berth's own
@@ -43,7 +43,7 @@ func versionVerb() *cli.Command {
 	}
 }
 
-// otherVerbs are verbs of Apptainer that berth has not, and what serves instead.
+// otherVerbs returns the verbs of Apptainer that berth doesn't support, each with its replacement.
 func otherVerbs() map[string]string {
 	const (
 		build    = "berth makes no images: apptainer, docker, podman and buildah do"

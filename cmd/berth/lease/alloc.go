@@ -99,7 +99,7 @@ func becomeCommand(c *cli.Context, command string, argv, env []string) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
-	runtime.LockOSThread() // each thread has a death signal of its own, and the command has that of the one that executes it
+	runtime.LockOSThread() // the death signal belongs to the thread, and execve(2) keeps that of the calling thread
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
 		return verb.WithCode(verb.ExitBerth, fmt.Errorf("outlive the parent: %w", err))
 	}

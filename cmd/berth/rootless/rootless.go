@@ -139,7 +139,7 @@ func EnterMountNamespace() error {
 	return fmt.Errorf("execute %s: %w", self, unix.Exec(self, os.Args, os.Environ()))
 }
 
-// MakeDataDir makes the directory of this user's tasks and images. Nobody else may execute files of images, which keep their set-uid bits.
+// MakeDataDir makes the directory of this user's tasks and images. No other user can enter it, because files of images keep their set-uid bits.
 func MakeDataDir(conf berth.Config) error {
 	err := os.MkdirAll(conf.TaskData(), 0o700)
 	if err == nil {
