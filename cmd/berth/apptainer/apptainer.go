@@ -151,18 +151,18 @@ func runVerb(c *cli.Context) error {
 	if c.Bool("writable") && !img.isDir {
 		return errors.New("--writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory")
 	}
+	if os.Geteuid() != 0 && !c.Bool("fakeroot") {
+		return img.runAsSelf(c, conf)
+	}
 	passed, err := img.passOn(c, conf)
 	if err != nil {
 		return err
 	}
-	if c.Bool("fakeroot") && os.Geteuid() != 0 {
+	if os.Geteuid() != 0 {
 		if err := errors.Join(os.Setenv(imageVariable, passed), os.Setenv(groupsVariable, formatGroups())); err != nil {
 			return err
 		}
 		return rootless.Run(c, conf)
-	}
-	if os.Geteuid() != 0 {
-		return rootless.RunAsSelf(c, conf, imageVariable+"="+passed, groupsVariable+"="+formatGroups())
 	}
 	if err := verb.NeedHost(); err != nil {
 		return err
@@ -185,10 +185,11 @@ func runVerb(c *cli.Context) error {
 }
 
 // imageVariable is the environment variable by which the process inside finds the image: the number of a file descriptor of its mount,
-// directoryImage, or layersPrefix.
+// layersPrefix, directoryImage, or helperImage for a mount that the process outside sends when it is there.
 const (
 	imageVariable  = "BERTH_IMAGE"
 	directoryImage = "directory"
+	helperImage    = "helper"
 )
 
 // devicesRequest returns the request of the devices' flags: --nv alone is one GPU, or in a berth alloc all that it has leased.

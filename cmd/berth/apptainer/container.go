@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/leasing"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
@@ -71,7 +72,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		Session: filepath.Join(conf.TaskState(), "session"), Size: sessionSize, InPlace: plan.writes.inPlace, Writes: plan.writes.dir,
 		Mounts: plan.systemMounts(), Later: slices.Concat(plan.scratchMounts(), plan.binds), Missing: plan.cwdMounts(),
 	}
-	if err := plan.openImage(&where); err != nil {
+	if err := plan.openImage(session, &where); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(where.Session, 0o700); err != nil {
@@ -157,8 +158,12 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 }
 
 // openImage sets the image of the container: a directory, or the mount or layers that the process outside has passed on.
-func (p *plan) openImage(o *enter.Options) error {
+func (p *plan) openImage(session *helper.Session, o *enter.Options) (err error) {
 	passed := os.Getenv(imageVariable)
+	if passed == helperImage && session != nil {
+		o.Image, err = session.ReceiveFile()
+		return err
+	}
 	if passed == directoryImage {
 		o.Dir = p.image
 		return nil

@@ -2,6 +2,7 @@ package apptainer
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -36,6 +38,9 @@ type image struct {
 	sif       sif.Image
 	offset    int64 // of the squashfs
 }
+
+// isFile reports whether the image is a SIF file.
+func (i image) isFile() bool { return i.reference == "" && !i.isDir }
 
 func (i image) closeFile() { _ = i.file.Close() } // only read; nil for a reference
 
@@ -113,10 +118,9 @@ func (i image) passOn(c *cli.Context, conf berth.Config) (string, error) {
 		}
 		return passLayers(got, use)
 	}
-	client := imagemount.Client{Dir: filepath.Join(conf.TaskState(), "images"), Cgroup: readCgroup(), Holder: holderCommand}
-	tree, err := client.Mount(c.Context, imagemount.Source{File: i.file, Offset: i.offset})
+	tree, err := i.mount(c.Context, conf)
 	if err != nil {
-		return "", cmp.Or(rootless.ExplainRefusal(conf, err), err)
+		return "", err
 	}
 	defer tree.Close() // a copy
 	passed, err := rootless.Inherit(tree)
@@ -124,6 +128,36 @@ func (i image) passOn(c *cli.Context, conf berth.Config) (string, error) {
 		return "", err
 	}
 	return strconv.Itoa(passed), nil
+}
+
+// runAsSelf runs this process's command line in a child with this user's id in a user namespace. The child starts while a SIF file is mounted.
+func (i image) runAsSelf(c *cli.Context, conf berth.Config) error {
+	groups := groupsVariable + "=" + formatGroups()
+	if i.isFile() {
+		return rootless.RunAsSelf(c, conf, i.startMount(c.Context, conf), imageVariable+"="+helperImage, groups)
+	}
+	passed, err := i.passOn(c, conf)
+	if err != nil {
+		return err
+	}
+	return rootless.RunAsSelf(c, conf, nil, imageVariable+"="+passed, groups)
+}
+
+// mount returns a mount of a SIF file's root file system.
+func (i image) mount(ctx context.Context, conf berth.Config) (*os.File, error) {
+	client := imagemount.Client{Dir: filepath.Join(conf.TaskState(), "images"), Cgroup: readCgroup(), Holder: holderCommand}
+	tree, err := client.Mount(ctx, imagemount.Source{File: i.file, Offset: i.offset})
+	if err != nil {
+		return nil, cmp.Or(rootless.ExplainRefusal(conf, err), err)
+	}
+	return tree, nil
+}
+
+// startMount begins to mount a SIF file's root file system, and returns a function that waits for the mount.
+func (i image) startMount(ctx context.Context, conf berth.Config) func() (*os.File, error) {
+	mount := sync.OnceValues(func() (*os.File, error) { return i.mount(ctx, conf) })
+	go func() { _, _ = mount() }() // the other call returns the error
+	return mount
 }
 
 // readCgroup returns the cgroups of this process, "" if they can't be read.

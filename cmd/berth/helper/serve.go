@@ -20,6 +20,7 @@ import (
 const (
 	connectMessage = "connect" // requests a connection to the broker; the answer has its file descriptor, or the text of an error
 	leaseMessage   = "lease "  // before the words of a lease to end after the child
+	fileMessage    = "file"    // requests the file of Start; the answer has its file descriptor, or the text of an error
 	signalMessage  = "signal " // before the number of a signal to send to the pidfd that comes with it; the answer is the errno
 	noBroker       = "none"    // the error of a broker that doesn't run
 )
@@ -33,19 +34,21 @@ type HeldLease struct{ ID, Group, Devices string }
 // Helper serves the child, outside of its user namespace.
 type Helper struct {
 	conn   *net.UnixConn
-	broker string         // the broker's socket
+	broker string // the broker's socket
+	file   func() (*os.File, error)
 	lease  chan HeldLease // gets the child's lease
 	served chan bool      // closed at the end of serveChild
 }
 
 // Start starts to serve a child. The returned file is the child's end of the socket, whose number is the value of the child's
-// environment variable [verb.HelperVariable]. The caller closes it when the child has ended. broker is the path of the broker's socket.
-func Start(broker string) (*Helper, *os.File, error) {
+// environment variable [verb.HelperVariable]. The caller closes it when the child has ended. broker is the path of the broker's socket. file returns
+// the file that the child gets by [Session.ReceiveFile]; it may be nil for a child that asks for none.
+func Start(broker string, file func() (*os.File, error)) (*Helper, *os.File, error) {
 	own, theirs, err := socketPair()
 	if err != nil {
 		return nil, nil, err
 	}
-	h := &Helper{conn: own, broker: broker, lease: make(chan HeldLease, 1), served: make(chan bool)}
+	h := &Helper{conn: own, broker: broker, file: file, lease: make(chan HeldLease, 1), served: make(chan bool)}
 	go h.serveChild()
 	return h, theirs, nil
 }
@@ -86,8 +89,11 @@ func (h *Helper) serveChild() {
 // answerMessage answers a message. file is what came with it, or nil.
 func (h *Helper) answerMessage(message string, file *os.File) error {
 	var l HeldLease
-	if message == connectMessage {
+	switch {
+	case message == connectMessage:
 		return h.sendConnection()
+	case message == fileMessage && h.file != nil:
+		return h.sendFile(h.file())
 	}
 	if number, ok := strings.CutPrefix(message, signalMessage); ok && file != nil {
 		sig, err := strconv.Atoi(number)
@@ -140,7 +146,14 @@ func (h *Helper) sendConnection() error {
 	}
 	f, err := conn.File()
 	_ = conn.Close() // f is a copy
+	return h.sendFile(f, err)
+}
+
+// sendFile sends a file to the child and closes it, or sends the text of an error.
+func (h *Helper) sendFile(f *os.File, err error) error {
 	if err != nil {
+		text := err.Error()
+		_, err = h.conn.Write([]byte(text[:min(len(text), maxMessage)]))
 		return err
 	}
 	defer f.Close() // the child has a copy

@@ -62,7 +62,19 @@ func (s *Session) Client() client.Client {
 
 // receiveConnection returns a connection to the broker. Its caller is the process outside.
 func (s *Session) receiveConnection(context.Context) (net.Conn, error) {
-	if _, err := s.conn.Write([]byte(connectMessage)); errors.Is(err, unix.EPIPE) {
+	file, err := s.receive(connectMessage)
+	if err != nil {
+		return nil, err
+	}
+	return openSocket(file)
+}
+
+// ReceiveFile returns the file that the process outside has for this one. It waits until that process has opened it.
+func (s *Session) ReceiveFile() (*os.File, error) { return s.receive(fileMessage) }
+
+// receive requests a file from the process outside.
+func (s *Session) receive(message string) (*os.File, error) {
+	if _, err := s.conn.Write([]byte(message)); errors.Is(err, unix.EPIPE) {
 		return nil, ErrGone
 	} else if err != nil {
 		return nil, fmt.Errorf("ask the process outside of the user namespace: %w", err)
@@ -81,9 +93,9 @@ func (s *Session) receiveConnection(context.Context) (net.Conn, error) {
 	}
 	file := receivedFile(rights[:m])
 	if file == nil {
-		return nil, errors.New("the process outside sent no connection")
+		return nil, errors.New("the process outside sent no file")
 	}
-	return openSocket(file)
+	return file, nil
 }
 
 // SendSignal has the process outside send a signal to the process of a pidfd. The error is a unix.Errno of pidfd_send_signal(2), or says

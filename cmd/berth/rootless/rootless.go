@@ -64,7 +64,7 @@ func Run(c *cli.Context, conf berth.Config) error {
 	if namespace == nil {
 		cmd := exec.Cmd{Args: os.Args}
 		userns.Enter(&cmd)
-		return runChild(c, conf, cmd, unix.SIGTERM)
+		return runChild(c, conf, cmd, unix.SIGTERM, nil)
 	}
 	defer namespace.Close() // it is only passed on
 	return runByNsenter(c, conf, namespace, mountsVariable+"=1")
@@ -92,15 +92,16 @@ func runByNsenter(c *cli.Context, conf berth.Config, namespace *os.File, env ...
 	}
 	defer func() { _ = unix.Close(passed) }() // a copy
 	args := append([]string{"nsenter", fmt.Sprintf("--user=/proc/self/fd/%d", passed), "--preserve-credentials", "--", self}, os.Args[1:]...)
-	return runChild(c, conf, exec.Cmd{Path: nsenter, Args: args, Env: append(os.Environ(), env...)}, unix.SIGTERM)
+	return runChild(c, conf, exec.Cmd{Path: nsenter, Args: args, Env: append(os.Environ(), env...)}, unix.SIGTERM, nil)
 }
 
 // RunAsSelf runs this process's command line in a child that has this user's id in a new user namespace, and the rights there to mount file
-// systems, and returns an error with its exit code. env is added to its environment.
-func RunAsSelf(c *cli.Context, conf berth.Config, env ...string) error {
+// systems, and returns an error with its exit code. file is called when the child asks for it by [helper.Session.ReceiveFile]. env is added
+// to its environment.
+func RunAsSelf(c *cli.Context, conf berth.Config, file func() (*os.File, error), env ...string) error {
 	cmd := exec.Cmd{Args: os.Args, Env: append(os.Environ(), env...)}
 	userns.EnterAsSelf(&cmd)
-	return runChild(c, conf, cmd, unix.SIGKILL)
+	return runChild(c, conf, cmd, unix.SIGKILL, file)
 }
 
 // Inherit returns the number of a copy of a file that programs inherit which this process starts. It is none of those that the caller of this
@@ -152,12 +153,12 @@ func MakeDataDir(conf berth.Config) error {
 	return nil
 }
 
-// runChild runs a child in a user namespace. It gets the signal atDeath when this process is killed.
-func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, atDeath syscall.Signal) error {
+// runChild runs a child in a user namespace. It gets the signal atDeath when this process is killed, and the file when it asks for it.
+func runChild(c *cli.Context, conf berth.Config, cmd exec.Cmd, atDeath syscall.Signal, file func() (*os.File, error)) error {
 	if err := MakeDataDir(conf); err != nil {
 		return err
 	}
-	outside, socket, err := helper.Start(protocol.SocketPath(conf.State))
+	outside, socket, err := helper.Start(protocol.SocketPath(conf.State), file)
 	if err != nil {
 		return verb.WithBerthCode(err)
 	}
