@@ -149,19 +149,15 @@ func takesValue(f cli.Flag) bool {
 // with all others by regular expressions, which takes longer than finding an image. For help,
 // completion and unknown flags, which need all verbs and flags, the app stays as it is.
 func narrowApp(app *cli.App, args []string) {
-	at := verbIndex(app, args)
-	if at < 0 || args[len(args)-1] == completionFlag {
-		return
-	}
-	verb := app.Command(args[at])
-	if verb == nil || len(verb.Subcommands) > 0 {
+	verb, at := findVerb(app, args)
+	if verb == nil || len(verb.Subcommands) > 0 || args[len(args)-1] == completionFlag {
 		return
 	}
 	given, known := findGivenFlags(verb.Flags, args[at+1:])
 	if !known {
 		return
 	}
-	app.Commands = []*cli.Command{verb}
+	app.Commands = []*cli.Command{app.Command(args[verbIndex(app, args)])}
 	verb.Flags = slices.DeleteFunc(verb.Flags, func(f cli.Flag) bool {
 		return newPlainFlag(f).off && !slices.Contains(given, f)
 	})

@@ -24,13 +24,12 @@ func understand(t *testing.T, typed string, narrowed bool) (u understood) {
 	t.Helper()
 	app := newApp()
 	app.Writer, app.ErrWriter = io.Discard, io.Discard
-	full := map[string][]cli.Flag{}
-	for _, c := range app.Commands {
-		full[c.Name] = slices.Clone(c.Flags)
+	for _, c := range slices.Concat(app.Commands, app.Command("apptainer").Subcommands) {
+		full := slices.Clone(c.Flags)
 		c.Action = func(ctx *cli.Context) error {
 			u.Values, u.Words, u.Flags = map[string]string{}, ctx.Args().Slice(), len(ctx.Command.Flags)
-			for _, f := range full[ctx.Command.Name] {
-				for _, name := range f.Names() {
+			for _, f := range full {
+				for _, name := range f.Names()[:1] { // a flag of the verb around it may have its second one
 					u.Values[name] = fmt.Sprint(ctx.IsSet(name), " ", valueOf(ctx, f, name))
 				}
 			}
@@ -77,6 +76,7 @@ func TestNarrowApp(t *testing.T) {
 		{"one dash", "berth run -gpus 1 image", 12},
 		{"the end of flags", "berth run --init -- image --rw", 12},
 		{"defaults", "berth run --network none --uts host image", 11},
+		{"a verb's verb", "berth apptainer exec --nv -B /a image ls --gpus 1", 20},
 		{"no such flag", "berth run --gups 1 image", 200},
 		{"a joined short one", "berth run -eA=b image", 12},
 		{"a value that is missing", "berth run --gpus", 200},
