@@ -40,7 +40,8 @@ type Options struct {
 	// Writes is an existing directory for what is written, which is kept in upper and work below it. "" means memory.
 	Writes string
 	// Mounts are made in this order by [Container.MountFirst]: bind mounts and file systems without a source. Later are made by [Container.MountLater], and
-	// then those of Missing whose destination is missing. All sources are opened first, and can't be hidden by this process's mounts.
+	// then those of Missing, bind mounts, unless their source or another mount is at the destination already. All sources are opened first, and can't
+	// be hidden by this process's mounts.
 	Mounts, Later, Missing []specs.Mount
 }
 
@@ -199,7 +200,10 @@ func (c *Container) MountLater() error {
 		return err
 	}
 	for _, m := range c.missing {
-		if c.Has(m.Destination) {
+		if there, err := c.hasMount(m); err != nil || there {
+			if err != nil {
+				return fmt.Errorf("mount %s: %w", m.Destination, err)
+			}
 			continue
 		}
 		if err := c.attach(m); err != nil {
@@ -256,6 +260,26 @@ func (c *Container) attach(b mounttree.Bind) error {
 	}
 	defer at.Close() // an O_PATH descriptor
 	return mounttree.Attach(b.Tree, at)
+}
+
+// hasMount reports whether the source of a bind mount, or the root of any mount, is at its destination.
+func (c *Container) hasMount(b mounttree.Bind) (bool, error) {
+	at, err := inroot.Open(c.Root, b.Destination, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer at.Close() // an O_PATH descriptor
+	var there, source unix.Statx_t
+	for f, st := range map[*os.File]*unix.Statx_t{at: &there, b.Tree: &source} {
+		if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_INO, st); err != nil {
+			return false, err
+		}
+	}
+	isSource := there.Ino == source.Ino && there.Dev_major == source.Dev_major && there.Dev_minor == source.Dev_minor
+	return isSource || there.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
 func (c *Container) in(name string) string { return filepath.Join(c.session, name) }

@@ -19,21 +19,24 @@ type use struct {
 	name string
 	// script is run by sh in an empty home directory. /images has the images: see buildImages.
 	script string
-	// differs is the reason for an intended difference of berth.
+	// differs is the reason why berth does something else on purpose.
 	differs string
 }
 
-// observed is the file with what Apptainer does: the uses with the lines that are typed, the lines of the two outputs, the
-// files that are left, and the end. Entries have no empty lines.
-const observed = "testdata/apptainer.txt"
+// The files with outcomes: the uses with the lines that are typed, the lines of the two outputs, the files that are left, and the
+// end. Entries have no empty lines.
+const (
+	apptainerOutcomes = "testdata/apptainer.txt"
+	berthOutcomes     = "testdata/berth.txt" // of the uses that differ
+)
 
-// TestUses runs all uses with Apptainer and compares the outcomes with those in testdata. With -berth it runs them with
-// berth, too, and compares berth with Apptainer.
+// TestUses runs all uses with both programs. Apptainer has to do what testdata says. berth has to do the same, or, in a use that
+// differs, what testdata says of berth.
 func TestUses(t *testing.T) {
 	s := startServer(t)
 	all := slices.Concat(environmentUses, userUses, directoryUses, mountUses, processUses, imageUses, gpuUses, messageUses)
-	have := readObserved(t)
-	entries := make([]string, len(all))
+	have, haveBerth := readOutcomes(t, apptainerOutcomes), readOutcomes(t, berthOutcomes)
+	entries, berthEntries := make([]string, len(all)), make([]string, len(all))
 	t.Run("use", func(t *testing.T) { // which ends when all of its parallel tests have ended
 		for i, u := range all {
 			if slices.ContainsFunc(all[:i], func(o use) bool { return o.name == u.name }) {
@@ -43,13 +46,20 @@ func TestUses(t *testing.T) {
 				t.Parallel()
 				theirs, err := s.run(apptainerProgram, u.script)
 				rig.Must(t, err)
-				theirs.Out, theirs.Err = normalize(theirs.Out), removeLines(normalize(theirs.Err), noise)
+				theirs.Err = removeLines(theirs.Err, noise)
 				entries[i] = describeOutcome(u, theirs)
-				if diff := cmp.Diff(have[u.name], entries[i]); diff != "" && !*update {
-					t.Errorf("%s isn't what Apptainer does; go test ./test/apptainer -update writes it (-have +want):\n%s", observed, diff)
-				}
-				if *withBerth {
-					compareBerth(t, s, u, theirs)
+				compareEntries(t, apptainerOutcomes, have[u.name], entries[i])
+				ours, err := s.run(berthProgram, u.script)
+				rig.Must(t, err)
+				diff := cmp.Diff(removeMessages(theirs), removeMessages(ours))
+				switch {
+				case diff != "" && u.differs == "":
+					t.Errorf("%s\n(-apptainer +berth):\n%s\nberth says: %s", u.script, diff, ours.Err)
+				case diff == "" && u.differs != "":
+					t.Errorf("%s\nit is listed as different (%s), and both do %+v", u.script, u.differs, theirs)
+				case diff != "":
+					berthEntries[i] = describeOutcome(u, ours)
+					compareEntries(t, berthOutcomes, haveBerth[u.name], berthEntries[i])
 				}
 			})
 		}
@@ -58,20 +68,26 @@ func TestUses(t *testing.T) {
 		if slices.Contains(entries, "") {
 			t.Fatal("-update needs all uses")
 		}
-		rig.Must(t, os.WriteFile(observed, []byte(strings.Join(entries, "\n")), 0o644))
+		writeOutcomes(t, apptainerOutcomes, entries)
+		writeOutcomes(t, berthOutcomes, berthEntries)
 		return
 	}
 	for name := range have {
 		if !slices.ContainsFunc(all, func(u use) bool { return u.name == name }) {
-			t.Errorf("%s has the use %q, which doesn't exist", observed, name)
+			t.Errorf("%s has the use %q, which doesn't exist", apptainerOutcomes, name)
+		}
+	}
+	for name := range haveBerth {
+		if !slices.ContainsFunc(all, func(u use) bool { return u.name == name && u.differs != "" }) {
+			t.Errorf("%s has the use %q, and no such use differs", berthOutcomes, name)
 		}
 	}
 }
 
-// readObserved returns the entries of testdata by the names of their uses.
-func readObserved(t *testing.T) map[string]string {
+// readOutcomes returns the entries of a file by the names of their uses.
+func readOutcomes(t *testing.T, file string) map[string]string {
 	t.Helper()
-	data, err := os.ReadFile(observed)
+	data, err := os.ReadFile(file)
 	if *update && errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -85,19 +101,17 @@ func readObserved(t *testing.T) map[string]string {
 	return entries
 }
 
-// compareBerth runs a use with berth. The programs have their own messages, so these are not compared.
-func compareBerth(t *testing.T, s *server, u use, theirs outcome) {
+// writeOutcomes writes the entries that aren't "".
+func writeOutcomes(t *testing.T, file string, entries []string) {
 	t.Helper()
-	ours, err := s.run(berthProgram, u.script)
-	rig.Must(t, err)
-	said := ours.Err
-	ours.Out, ours.Err, theirs.Err = normalize(ours.Out), removeLines(normalize(ours.Err), message), removeLines(theirs.Err, message)
-	diff := cmp.Diff(theirs, ours)
-	switch {
-	case diff != "" && u.differs == "":
-		t.Errorf("%s\n(-apptainer +berth):\n%s\nberth says: %s", u.script, diff, said)
-	case diff == "" && u.differs != "":
-		t.Errorf("%s\nit is listed as different, and both do %+v", u.script, theirs)
+	entries = slices.DeleteFunc(entries, func(e string) bool { return e == "" })
+	rig.Must(t, os.WriteFile(file, []byte(strings.Join(entries, "\n")), 0o644))
+}
+
+func compareEntries(t *testing.T, file, have, want string) {
+	t.Helper()
+	if diff := cmp.Diff(have, want); diff != "" && !*update {
+		t.Errorf("%s doesn't have what the program does; go test ./test/apptainer -update writes it (-have +want):\n%s", file, diff)
 	}
 }
 
@@ -117,17 +131,25 @@ func describeOutcome(u use, o outcome) string {
 
 var (
 	namespace = regexp.MustCompile(`:\[\d+\]`)
+	gpuNode   = regexp.MustCompile(`\bnvidia\d\b`) // berth chooses a free one
 	// noise are messages of Apptainer about this server's programs, and about unmounting in time.
 	noise = regexp.MustCompile(`^INFO: +(\w+ not found, will not be able|Terminating [\w-]+ after timeout|Timeouts can be caused by)`)
 	// message is the beginning of messages of the two programs.
-	message = regexp.MustCompile(`^(INFO: |WARNING: |FATAL: |Error for command |Error: |berth: |$)`)
+	message = regexp.MustCompile(`^(INFO: |WARNING: |FATAL: |Error for command |Error: |berth: |\n)`)
 	// usage is printed with the message about a wrong command line.
 	usage = regexp.MustCompile(`(?s)(^|\n)(Options for \w+ command:|Usage:)\n.*`)
 )
 
 // normalize removes the values of one run from a text, and the help that follows a message about a wrong command line.
 func normalize(text string) string {
-	return namespace.ReplaceAllString(usage.ReplaceAllString(text, ""), ":[N]")
+	text = namespace.ReplaceAllString(usage.ReplaceAllString(text, ""), ":[N]")
+	return gpuNode.ReplaceAllString(text, "nvidiaN")
+}
+
+// removeMessages returns an outcome without the programs' messages, which are their own.
+func removeMessages(o outcome) outcome {
+	o.Err = removeLines(o.Err, message)
+	return o
 }
 
 func removeLines(text string, which *regexp.Regexp) string {

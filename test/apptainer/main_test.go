@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/berth-gpu/berth/test/rack"
@@ -26,10 +27,10 @@ const asked = "BERTH_TEST_ENGINES"
 // runsInside is set if this program is to run one script inside the server: see runScript.
 const runsInside = "BERTH_TEST_APPTAINER_SCRIPT"
 
-var (
-	update    = flag.Bool("update", false, "write testdata/apptainer.txt")
-	withBerth = flag.Bool("berth", false, "run the cases with berth, too, and compare")
-)
+// parallelUses are run at a time. Each takes one of the server's eight GPUs at most.
+const parallelUses = 6
+
+var update = flag.Bool("update", false, "write testdata")
 
 var shared *rig.Rig
 
@@ -42,6 +43,7 @@ func TestMain(m *testing.M) {
 		exitIf(runScript(os.Stdin, os.Stdout))
 		os.Exit(0)
 	}
+	_ = flag.Set("test.parallel", strconv.Itoa(parallelUses)) // the flag exists
 	if flag.Parse(); os.Getenv(asked) != "1" {
 		os.Exit(m.Run()) // each test says that it is skipped
 	}

@@ -1,5 +1,8 @@
 package apptainer
 
+// ownDev is the reason for differences of mounts.
+const ownDev = "/dev is a file system with the devices that each command may have"
+
 // listMounts prints the mounts of a container, without those inside of the server's own directories.
 const listMounts = `while read -r source target type options _; do
 	case $target in
@@ -9,17 +12,17 @@ const listMounts = `while read -r source target type options _; do
 done </proc/mounts`
 
 var mountUses = []use{
-	{name: "mounts", script: `apptainer exec /images/full.sif sh -c '` + listMounts + `'`},
-	{name: "mounts with --contain", script: `apptainer exec --contain /images/full.sif sh -c '` + listMounts + `'`},
-	{name: "mounts with --containall", script: `apptainer exec --containall /images/full.sif sh -c '` + listMounts + `'`},
-	{name: "mounts with binds", script: `mkdir d; touch f; apptainer exec -B d:/one,d:/two:ro,f:/three /images/full.sif sh -c '` + listMounts + `'`},
-	{name: "mounts with a working directory elsewhere", script: `cd /opt/host; apptainer exec /images/full.sif sh -c '` + listMounts + `'`},
-	{name: "mounts with --home", script: `mkdir h; apptainer exec -H /home/ann/h:/opt/h /images/full.sif sh -c '` + listMounts + `'`},
-	{name: "mounts with --fakeroot", script: `apptainer exec --fakeroot /images/full.sif sh -c '` + listMounts + `'`},
-	{name: "mounts of a directory", script: `apptainer exec /images/sandbox sh -c '` + listMounts + `'`},
-	{name: "devices", script: `apptainer exec /images/bare.sif sh -c 'ls /dev /dev/shm | grep -v -E "^(nvidia|infiniband|dri|gdrdrv)"; : </dev/zero; echo >/dev/null; echo a >/dev/shm/a; rm /dev/shm/a'`},
+	{name: "mounts", script: `apptainer exec /images/full.sif sh -c '` + listMounts + `'`, differs: ownDev},
+	{name: "mounts with --contain", script: `apptainer exec --contain /images/full.sif sh -c '` + listMounts + `'`, differs: ownDev},
+	{name: "mounts with --containall", script: `apptainer exec --containall /images/full.sif sh -c '` + listMounts + `'`, differs: ownDev},
+	{name: "mounts with binds", script: `mkdir d; touch f; apptainer exec -B d:/one,d:/two:ro,f:/three /images/full.sif sh -c '` + listMounts + `'`, differs: ownDev},
+	{name: "mounts with a working directory elsewhere", script: `cd /opt/host; apptainer exec /images/full.sif sh -c '` + listMounts + `'`, differs: ownDev},
+	{name: "mounts with --home", script: `mkdir h; apptainer exec -H /home/ann/h:/opt/h /images/full.sif sh -c '` + listMounts + `'`, differs: ownDev},
+	{name: "mounts with --fakeroot", script: `apptainer exec --fakeroot /images/full.sif sh -c '` + listMounts + `'`, differs: ownDev},
+	{name: "mounts of a directory", script: `apptainer exec /images/sandbox sh -c '` + listMounts + `'`, differs: ownDev},
+	{name: "devices", script: `apptainer exec /images/bare.sif sh -c 'ls /dev /dev/shm | grep -v -E "^(nvidia|infiniband|dri|gdrdrv)"; : </dev/zero; echo >/dev/null; echo a >/dev/shm/a; rm /dev/shm/a'`, differs: ownDev},
 	{name: "devices with --contain", script: `apptainer exec -c /images/bare.sif sh -c 'stat -c "%N %A %t:%T" /dev/* /dev/pts/*; ls -A /dev/shm; echo a >/dev/shm/a && cat /dev/shm/a'`},
-	{name: "GPUs' device nodes", script: `apptainer exec /images/bare.sif sh -c 'ls /dev | grep -c nvidia'; apptainer exec -c /images/bare.sif sh -c 'ls /dev | grep -c nvidia'`},
+	{name: "GPUs' device nodes", script: `apptainer exec /images/bare.sif sh -c 'ls /dev | grep -c nvidia'; apptainer exec -c /images/bare.sif sh -c 'ls /dev | grep -c nvidia'`, differs: "without a lease there is no GPU"},
 	{name: "hosts of the server", script: `apptainer exec /images/full.sif cat /etc/hosts`},
 	{name: "resolv.conf", script: `apptainer exec /images/bare.sif cat /etc/resolv.conf; apptainer exec --dns 1.2.3.4,5.6.7.8 /images/bare.sif cat /etc/resolv.conf`},
 	{name: "localtime", script: `apptainer exec /images/debian.sif sh -c 'cmp /etc/localtime /usr/share/zoneinfo/UTC 2>&1; date +%Z'`},
@@ -43,7 +46,7 @@ var mountUses = []use{
 	{name: "-B below home", script: `mkdir d; touch d/a; apptainer exec -B d:/home/ann/new/dir /images/bare.sif ls new/dir`},
 	{name: "-B over home", script: `mkdir d; touch d/a; apptainer exec -B d:/home/ann /images/bare.sif ls`},
 	{name: "-B over tmp", script: `mkdir d; touch d/a; apptainer exec -B d:/tmp /images/bare.sif ls /tmp`},
-	{name: "-B over etc", script: `mkdir d; touch d/a; apptainer exec -B d:/etc /images/bare.sif ls /etc`},
+	{name: "-B over etc", script: `mkdir d; touch d/a; apptainer exec -B d:/etc /images/bare.sif ls /etc`, differs: "no mount point is made in the directory of the user"},
 	{name: "-B of a link", script: `mkdir d; touch d/a; ln -s d link; apptainer exec -B link:/data /images/full.sif ls /data`},
 	{name: "-B with a space", script: `mkdir 'a b'; touch 'a b/c'; apptainer exec -B 'a b:/data dir' /images/bare.sif ls '/data dir'`},
 	{name: "-B of a missing source", script: `apptainer exec -B /nosuch:/data /images/full.sif true`},
@@ -60,7 +63,7 @@ var mountUses = []use{
 	{name: "--no-mount of single files", script: `apptainer exec --no-mount /etc/hosts,/etc/localtime /images/full.sif sh -c 'cat /etc/hosts; ls /etc/localtime'`},
 	{name: "--no-mount bind-paths", script: `apptainer exec --no-mount bind-paths /images/full.sif cat /etc/hosts`},
 	{name: "--no-mount proc and sys", script: `apptainer exec --no-mount proc,sys /images/bare.sif ls -A /proc /sys`},
-	{name: "--no-mount dev", script: `apptainer exec --no-mount dev,devpts /images/bare.sif ls -A /dev`},
+	{name: "--no-mount dev", script: `apptainer exec --no-mount dev,devpts /images/bare.sif ls -A /dev`, differs: "the script that executes the command is in /dev"},
 	{name: "--no-mount of something unknown", script: `apptainer exec --no-mount nosuch /images/bare.sif echo a`},
 	{name: "--contain with -B", script: `mkdir d; touch d/a; apptainer exec -c -B d:/tmp/d,d:/home/ann/e /images/bare.sif ls /tmp/d /home/ann/e`},
 }

@@ -89,7 +89,7 @@ func mountFresh() error {
 func writeProgram(path string) error {
 	return errors.Join(
 		os.Symlink(path, programDir+"/apptainer"),
-		os.WriteFile(programDir+"/run-singularity", fmt.Appendf(nil, "#!/bin/sh\nexec %s run \"$@\"\n", path), 0o755),
+		os.WriteFile(programDir+"/run-singularity", []byte("#!/bin/sh\nexec apptainer run \"$@\"\n"), 0o755),
 	)
 }
 
@@ -147,7 +147,7 @@ func listFiles(top string) (files []string, err error) {
 		if err != nil {
 			return err
 		}
-		if e.IsDir() && slices.Contains([]string{homeDir + "/.apptainer", homeDir + "/.local", homeDir + "/.cache", homeDir + "/.config"}, path) {
+		if e.IsDir() && slices.Contains([]string{".apptainer", ".local", ".cache", ".config"}, e.Name()) {
 			return filepath.SkipDir
 		}
 		if path == top || strings.HasSuffix(path, ".sif") {

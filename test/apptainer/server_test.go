@@ -93,7 +93,7 @@ const (
 	berthProgram     = "/usr/local/bin/berth"
 )
 
-// run runs a script with a program in the place of apptainer.
+// run runs a script with a program in the place of apptainer, and returns the normalized outcome.
 func (s *server) run(program, text string) (o outcome, err error) {
 	data, err := json.Marshal(script{Text: text, Program: program})
 	if err != nil {
@@ -106,7 +106,9 @@ func (s *server) run(program, text string) (o outcome, err error) {
 	if err != nil {
 		return o, fmt.Errorf("run script: %w: %s", err, &errs)
 	}
-	return o, json.Unmarshal(out, &o)
+	err = json.Unmarshal(out, &o)
+	o.Out, o.Err = normalize(o.Out), normalize(o.Err)
+	return o, err
 }
 
 // makeEntryImage makes an OCI image with an entry point and all settings that a runscript is made of.

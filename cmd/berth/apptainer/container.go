@@ -312,16 +312,17 @@ func (p *plan) systemMounts() (all []specs.Mount) {
 	return all
 }
 
-// cwdMounts is the bind mount of the caller's working directory, which is made unless the container has the directory anyway.
+// cwdMounts is the bind mount of the caller's working directory.
 func (p *plan) cwdMounts() []specs.Mount {
-	inHome := !slices.Contains(p.without, "home") && p.home.inside == p.home.outside && (p.cwd == p.home.outside || strings.HasPrefix(p.cwd, p.home.outside+"/"))
-	inTmp := strings.HasPrefix(p.cwd+"/", "/tmp/") || strings.HasPrefix(p.cwd+"/", "/var/tmp/")
 	// Source: apptainer(1) 1.4 as it behaves.
-	ofSystem := slices.Contains([]string{"/", "/etc", "/bin", "/mnt", "/usr", "/var", "/opt", "/sbin", "/lib", "/lib64"}, p.cwd)
-	if p.contained || p.mustCwd || inHome || inTmp || ofSystem || slices.Contains(p.without, "cwd") {
+	ofSystem := slices.Contains([]string{"/", "/etc", "/bin", "/mnt", "/usr", "/var", "/opt", "/sbin", "/lib", "/lib64"}, p.callerCwd)
+	for _, dir := range []string{"/dev/", "/proc/", "/sys/"} {
+		ofSystem = ofSystem || strings.HasPrefix(p.callerCwd+"/", dir)
+	}
+	if p.contained || ofSystem || slices.Contains(p.without, "cwd") || !isDirectory(p.callerCwd) {
 		return nil
 	}
-	return []specs.Mount{bindRecursively(p.cwd, p.cwd, "nosuid", "nodev")}
+	return []specs.Mount{bindRecursively(p.callerCwd, p.callerCwd, "nosuid", "nodev")}
 }
 
 // mountAccounts mounts files in which the image's users and groups have this user too, and the resolver's file.

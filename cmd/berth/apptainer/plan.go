@@ -31,7 +31,8 @@ type plan struct {
 	user    account
 	groups  []int // of the host
 	home    homeDir
-	cwd     string
+	// callerCwd is the caller's working directory, "" if it was removed, and cwd the command's.
+	callerCwd, cwd string
 	// mustCwd: the working directory is the command line's and not the caller's.
 	mustCwd   bool
 	contained bool
@@ -84,9 +85,10 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 			return nil, err
 		}
 	}
-	if p.cwd, err = os.Getwd(); err != nil { // it was removed
-		p.cwd = p.user.dir
+	if p.callerCwd, err = os.Getwd(); err != nil { // it was removed
+		p.callerCwd = ""
 	}
+	p.cwd = cmp.Or(p.callerCwd, p.user.dir)
 	if c.Bool("no-home") || isSet("NO_HOME") || path.Clean(p.user.dir) == "/" && !c.IsSet("home") {
 		p.without = append(p.without, "home")
 	}

@@ -94,7 +94,10 @@ func (p *plan) writeScript() []byte {
 	line(`if [ ! -d /.singularity.d/env ] && [ -f /environment ]; then berth_source /environment; fi`)
 	line(`unset berth_script; unset -f berth_source`)
 	line(`for berth_dir in %s; do case ":$PATH:" in *:"$berth_dir":*) ;; *) PATH=$PATH:$berth_dir ;; esac; done; unset berth_dir`, strings.ReplaceAll(defaultPath, ":", " "))
-	line(`export PATH LD_LIBRARY_PATH="${LD_LIBRARY_PATH-/.singularity.d/libs}"`)
+	line(`export PATH`)
+	if p.content != nil { // other images have it in their scripts
+		line(`export LD_LIBRARY_PATH="${LD_LIBRARY_PATH-/.singularity.d/libs}"`)
+	}
 	line(`unset SHLVL SINGULARITY_APPNAME`)
 	for _, kv := range p.variables.host {
 		name, value, _ := strings.Cut(kv, "=")
