@@ -200,14 +200,16 @@ func (c *Container) MountLater() error {
 		return err
 	}
 	for _, m := range c.missing {
-		if there, err := c.hasMount(m); err != nil || there {
-			if err != nil {
-				return fmt.Errorf("mount %s: %w", m.Destination, err)
+		there, err := c.hasMount(m)
+		switch {
+		case err != nil:
+			return fmt.Errorf("mount %s: %w", m.Destination, err)
+		case there:
+			_ = m.Tree.Close() // it was of no use
+		default:
+			if err := c.attach(m); err != nil {
+				return err
 			}
-			continue
-		}
-		if err := c.attach(m); err != nil {
-			return err
 		}
 	}
 	c.own = own
