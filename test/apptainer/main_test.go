@@ -24,8 +24,8 @@ import (
 // asked is set by make test-apptainer.
 const asked = "BERTH_TEST_ENGINES"
 
-// runsInside is set if this program is to run one script inside the server: see runScript.
-const runsInside = "BERTH_TEST_APPTAINER_SCRIPT"
+// runsInside is set if this program is to run inside the server: one script (see runScript), or many tasks (see runTasks).
+const runsInside = "BERTH_TEST_APPTAINER_INSIDE"
 
 // parallelUses are run at a time. Each takes one of the server's eight GPUs at most.
 const parallelUses = 6
@@ -39,8 +39,12 @@ func TestMain(m *testing.M) {
 		exitIf(err)
 		os.Exit(0)
 	}
-	if os.Getenv(runsInside) != "" {
+	switch os.Getenv(runsInside) {
+	case "script":
 		exitIf(runScript(os.Stdin, os.Stdout))
+		os.Exit(0)
+	case "tasks":
+		exitIf(runTasks(os.Stdin, os.Stdout))
 		os.Exit(0)
 	}
 	_ = flag.Set("test.parallel", strconv.Itoa(parallelUses)) // the flag exists

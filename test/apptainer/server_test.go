@@ -95,20 +95,25 @@ const (
 
 // run runs a script with a program in the place of apptainer, and returns the normalized outcome.
 func (s *server) run(program, text string) (o outcome, err error) {
-	data, err := json.Marshal(script{Text: text, Program: program})
-	if err != nil {
-		return o, err
-	}
-	cmd := s.Command("env", runsInside+"=1", s.self)
-	var errs bytes.Buffer
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(data), &errs
-	out, err := cmd.Output()
-	if err != nil {
-		return o, fmt.Errorf("run script: %w: %s", err, &errs)
-	}
-	err = json.Unmarshal(out, &o)
+	err = s.runSelf("script", script{Text: text, Program: program}, &o)
 	o.Out, o.Err = normalize(o.Out), normalize(o.Err)
 	return o, err
+}
+
+// runSelf runs a part of this program inside the server.
+func (s *server) runSelf(part string, in, out any) error {
+	data, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	cmd := s.Command("env", runsInside+"="+part, s.self)
+	var errs bytes.Buffer
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(data), &errs
+	said, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("run %s: %w: %s", part, err, &errs)
+	}
+	return json.Unmarshal(said, out)
 }
 
 // makeEntryImage makes an OCI image with an entry point and all settings that a runscript is made of.
