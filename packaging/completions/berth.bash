@@ -106,6 +106,7 @@ _berth() {
 	prune,--filter) mapfile -t COMPREPLY < <(compgen -W 'until= label= label!=' -- "$cur"); return ;;
 	"system prune",--filter) mapfile -t COMPREPLY < <(compgen -W 'until=' -- "$cur"); return ;;
 	"apptainer exec",--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
+	"apptainer exec",--device) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
 	"apptainer exec",--bind | "apptainer exec",-B) :; return ;;
 	"apptainer exec",--mount) :; return ;;
 	"apptainer exec",--home | "apptainer exec",-H) :; return ;;
@@ -122,6 +123,7 @@ _berth() {
 	"apptainer exec",--shell | "apptainer exec",-s) :; return ;;
 	"apptainer exec",--dns) :; return ;;
 	"apptainer run",--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
+	"apptainer run",--device) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
 	"apptainer run",--bind | "apptainer run",-B) :; return ;;
 	"apptainer run",--mount) :; return ;;
 	"apptainer run",--home | "apptainer run",-H) :; return ;;
@@ -138,6 +140,7 @@ _berth() {
 	"apptainer run",--shell | "apptainer run",-s) :; return ;;
 	"apptainer run",--dns) :; return ;;
 	"apptainer shell",--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
+	"apptainer shell",--device) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
 	"apptainer shell",--bind | "apptainer shell",-B) :; return ;;
 	"apptainer shell",--mount) :; return ;;
 	"apptainer shell",--home | "apptainer shell",-H) :; return ;;
@@ -205,11 +208,11 @@ _berth() {
 	prune,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --dry-run --force -f --filter --help -h' -- "$cur") ;;
 	"system df",-*) mapfile -t COMPREPLY < <(compgen -W '--verbose -v --json --help -h' -- "$cur") ;;
 	"system prune",-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --force -f --filter --help -h' -- "$cur") ;;
-	"apptainer exec",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer exec",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
 	"apptainer exec",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-	"apptainer run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
 	"apptainer run",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-	"apptainer shell",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer shell",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
 	"apptainer shell",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	"apptainer inspect",-*) mapfile -t COMPREPLY < <(compgen -W '--json -j --all --labels -l --deffile -d --runscript -r --startscript --test -t --environment -e --helpfile -H --help -h' -- "$cur") ;;
 	"apptainer inspect",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;

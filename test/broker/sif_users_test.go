@@ -205,6 +205,10 @@ func TestSIFDevices(t *testing.T) {
 	if got := h.run(alice, words...); got.Code != 255 || !strings.Contains(got.Err, "is not part of lease") {
 		t.Errorf("with another's lease: %+v", got)
 	}
+	h.wantSaid("a CDI name", h.run(alice, h.apptainer("exec", "--device", "nvidia.com/gpu=5", image, "sh", "-c", openNodes)...), rig.Said{Out: "5\n"})
+	if got := h.run(alice, h.apptainer("exec", "--device", "nvidia.com/gpu=0", image, "true")...); got.Code != 75 {
+		t.Errorf("the CDI name of a leased GPU: %+v", got)
+	}
 	const files = "exec ls /proc/self/fd" // without a pipe, which a shell has open for a moment
 	for _, uid := range []int{alice, 0} {
 		own := h.run(uid, "sh", "-c", files)

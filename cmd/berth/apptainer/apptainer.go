@@ -194,21 +194,16 @@ const (
 
 // devicesRequest returns the request of the devices' flags: --nv alone is one GPU, or in a berth alloc all that it has leased.
 func devicesRequest(c *cli.Context) (request.Request, error) {
-	words := c.String("gpus")
+	words, devices := c.String("gpus"), splitWords(c, "device")
 	switch {
-	case words != "":
+	case words != "", len(devices) > 0:
 	case os.Getenv("BERTH_LEASE") != "":
 		words = "all"
 	case c.Bool("nv"), c.Bool("nvccli"), isSet("NV"):
 		words = "1"
-	default:
-		return request.Request{}, nil
 	}
-	r, err := request.Parse(words)
-	if err != nil {
-		return r, fmt.Errorf("--gpus: %w", err)
-	}
-	return r, nil
+	r, _, err := leasing.ParseDeviceFlags(words, words != "", devices)
+	return r, err
 }
 
 // isOn reports whether a switch is on the command line or among Apptainer's variables.

@@ -10,6 +10,7 @@ import (
 func listFlags() []cli.Flag {
 	return append([]cli.Flag{
 		&cli.StringFlag{Name: "gpus", Usage: "lease the devices of `REQUEST`: 2, or a request of berth alloc"},
+		&cli.StringSliceFlag{Name: "device", Usage: "lease the device of the CDI name `VENDOR/CLASS=NAME`; several with commas"},
 		&cli.BoolFlag{Name: "nv", Usage: "lease one GPU, unless --gpus asks for others"},
 		&cli.BoolFlag{Name: "nvccli", Usage: "the same as --nv"},
 		&cli.BoolFlag{Name: "rocm", Hidden: true},
@@ -35,6 +36,10 @@ func listFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "no-privs", Hidden: true},                       // as always
 		&cli.BoolFlag{Name: "userns", Aliases: []string{"u"}, Hidden: true}, // as always
 		&cli.StringFlag{Name: "drop-caps", Hidden: true},                    // there are none
+		&cli.BoolFlag{Name: "underlay", Hidden: true},                       // how mount points are made makes no difference
+		&cli.BoolFlag{Name: "disable-cache", Hidden: true},
+		&cli.BoolFlag{Name: "unsquash", Hidden: true}, &cli.BoolFlag{Name: "tmp-sandbox", Hidden: true}, &cli.BoolFlag{Name: "no-tmp-sandbox", Hidden: true},
+		&cli.BoolFlag{Name: "ignore-subuid", Hidden: true}, &cli.BoolFlag{Name: "ignore-userns", Hidden: true}, &cli.BoolFlag{Name: "ignore-fakeroot-command", Hidden: true},
 		&cli.BoolFlag{Name: "ipc", Aliases: []string{"i"}, Usage: "share no System V IPC and message queues with the host"},
 		&cli.BoolFlag{Name: "uts", Usage: "have a host name of its own"},
 		&cli.BoolFlag{Name: "pid", Aliases: []string{"p"}, Usage: "see no processes of the host"},
@@ -59,7 +64,33 @@ type refusal struct {
 }
 
 func listRefusals() []refusal {
+	const (
+		limits   = "there are no limits of one command's own: systemd-run --user --scope -p MemoryMax=8G berth apptainer … sets them, and berth run has --memory and --cpus"
+		networks = "there is only --network none; without it a command has the host's network"
+		login    = "berth login REGISTRY stores credentials"
+	)
 	return []refusal{
+		{"memory", nil, true, limits},
+		{"memory-reservation", nil, true, limits},
+		{"memory-swap", nil, true, limits},
+		{"oom-kill-disable", nil, false, limits},
+		{"cpus", nil, true, limits},
+		{"cpu-shares", nil, true, limits},
+		{"cpuset-cpus", nil, true, limits},
+		{"cpuset-mems", nil, true, limits},
+		{"blkio-weight", nil, true, limits},
+		{"blkio-weight-device", nil, true, limits},
+		{"pids-limit", nil, true, limits},
+		{"apply-cgroups", nil, true, limits},
+		{"network-args", nil, true, networks},
+		{"netns-path", nil, true, networks},
+		{"sharens", nil, false, "commands share no namespaces of their own; those of one instance do: instance://NAME"},
+		{"fusemount", nil, true, "no file system is mounted for an image; one that is mounted on the host can be bound by --bind"},
+		{"docker-login", nil, false, login},
+		{"docker-username", nil, true, login},
+		{"docker-password", nil, true, login},
+		{"authfile", nil, true, login},
+		{"no-https", []string{"nohttps"}, false, "server = \"http://REGISTRY\" in /etc/containerd/certs.d/REGISTRY/hosts.toml allows a registry without TLS"},
 		{"keep-privs", nil, false, "a process of an image has no rights that its user hasn't"},
 		{"add-caps", nil, true, "a process of an image has no rights that its user hasn't"},
 		{"allow-setuid", nil, false, "a process of an image has no rights that its user hasn't"},

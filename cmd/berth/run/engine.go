@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/leasing"
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/engine"
@@ -33,7 +34,7 @@ func runOnEngine(c *cli.Context, e *backend.Engine, o launcher.Options) error {
 	}
 	run.Options.Runtime, run.Options.Progress = runtime, nil
 	devices := c.StringSlice("device")
-	request, asks, err := parseDeviceFlags(c.String("gpus"), c.IsSet("gpus"), devices)
+	request, asks, err := leasing.ParseDeviceFlags(c.String("gpus"), c.IsSet("gpus"), devices)
 	if err != nil {
 		return err
 	}

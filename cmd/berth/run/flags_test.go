@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/leasing"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/cmd/berth/verbtest"
 	"github.com/berth-gpu/berth/launcher"
@@ -176,7 +177,7 @@ func TestRequestOf(t *testing.T) {
 		{gpus: "lots!", fails: "--gpus: "},
 	} {
 		t.Run(fmt.Sprint(tt.gpus, tt.devices), func(t *testing.T) {
-			r, ok, err := parseDeviceFlags(tt.gpus, tt.gpus != "", tt.devices)
+			r, ok, err := leasing.ParseDeviceFlags(tt.gpus, tt.gpus != "", tt.devices)
 			switch {
 			case tt.fails != "":
 				if err == nil || !strings.Contains(err.Error(), tt.fails) {

@@ -75,12 +75,12 @@ type commandHint struct {
 	Devices bool // devices are asked for
 	// Alone: the command has no arguments.
 	Alone bool
-	// Count is the hint of suggestCount.
+	// Count is the hint of [leasing.SuggestCount].
 	Count string
 }
 
 func newCommandHint(c *cli.Context) commandHint {
-	h := commandHint{Command: c.Args().Get(1), Devices: c.IsSet("gpus") || c.IsSet("device") || os.Getenv("BERTH_LEASE") != "", Count: suggestCount(c.String("gpus"))}
+	h := commandHint{Command: c.Args().Get(1), Devices: c.IsSet("gpus") || c.IsSet("device") || os.Getenv("BERTH_LEASE") != "", Count: leasing.SuggestCount(c.String("gpus"))}
 	h.Flag, h.Alone = verb.IsFlag(h.Command), c.NArg() == 2
 	if h.Command == "--" {
 		h.Command, h.Flag, h.Alone = c.Args().Get(2), false, c.NArg() == 3

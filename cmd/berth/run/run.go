@@ -59,7 +59,7 @@ func run(c *cli.Context) error {
 // checkCommandLine refuses flags and arguments that exclude each other.
 func checkCommandLine(c *cli.Context) error {
 	if c.NArg() == 0 && !c.IsSet("gang") {
-		return verb.WrongCommandLine(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND"+suggestCount(c.String("gpus")))
+		return verb.WrongCommandLine(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND"+leasing.SuggestCount(c.String("gpus")))
 	}
 	if err := refuseOtherTools(c); err != nil {
 		return err
@@ -143,7 +143,7 @@ func devicesRequest(c *cli.Context) (request.Request, error) {
 	if !c.IsSet("gpus") && len(devices) == 0 && os.Getenv("BERTH_LEASE") != "" {
 		words = "all"
 	}
-	request, _, err := parseDeviceFlags(words, words != "" || c.IsSet("gpus"), devices)
+	request, _, err := leasing.ParseDeviceFlags(words, words != "" || c.IsSet("gpus"), devices)
 	if err != nil {
 		return request, err
 	}

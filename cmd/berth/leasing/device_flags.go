@@ -1,4 +1,4 @@
-package run
+package leasing
 
 import (
 	"errors"
@@ -10,9 +10,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// parseDeviceFlags returns the request of --gpus and --device together; ok is false if there
+// ParseDeviceFlags returns the request of --gpus and --device together; ok is false if there
 // is none.
-func parseDeviceFlags(gpus string, hasGPUs bool, devices []string) (r request.Request, ok bool, err error) {
+func ParseDeviceFlags(gpus string, hasGPUs bool, devices []string) (r request.Request, ok bool, err error) {
 	if strings.Contains(gpus, "capabilities=") {
 		return r, false, fmt.Errorf("--gpus %s: the driver's capabilities are given by a variable, as in -e NVIDIA_DRIVER_CAPABILITIES=compute,utility", gpus)
 	}
@@ -24,7 +24,7 @@ func parseDeviceFlags(gpus string, hasGPUs bool, devices []string) (r request.Re
 		switch {
 		case errors.Is(err, request.ErrNone) && gpus != "":
 		case err != nil:
-			return r, false, fmt.Errorf("--gpus: %w%s", err, suggestCount(gpus))
+			return r, false, fmt.Errorf("--gpus: %w%s", err, SuggestCount(gpus))
 		default:
 			ok = true
 		}
@@ -56,10 +56,10 @@ func parseDeviceFlags(gpus string, hasGPUs bool, devices []string) (r request.Re
 	return addFeatures(r, ok, features)
 }
 
-// suggestCount returns the end of an error's text with a hint if a value of --gpus looks like the image of a
+// SuggestCount returns the end of an error's text with a hint if a value of --gpus looks like the image of a
 // command line without a count (berth run --gpus IMAGE), else "". A value looks like an image if it is a model
 // without digits, a path, or the name of an image and no request.
-func suggestCount(word string) string {
+func SuggestCount(word string) string {
 	const digits = "0123456789"
 	r, err := request.Parse(word)
 	name, _, tagged := strings.Cut(word, ":")
