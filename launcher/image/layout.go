@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/berth-gpu/berth/launcher/image/layertree"
 )
 
 // Limits for untrusted documents.
@@ -36,6 +38,8 @@ type source struct {
 	proof string
 	// retry means that a corrupt blob should be read again.
 	retry bool
+	// unpack adds the files of a blob that is no archive, and verifies what it reads. It takes the place of read.
+	unpack func(ctx context.Context, t *layertree.Tree, add func(int)) error
 }
 
 func (s source) Read(p []byte) (int, error) { return s.read(p) }

@@ -26,13 +26,18 @@ var errCorrupt = errors.New("blob is corrupt: it has another size or digest")
 
 // unpackInto unpacks a blob into an empty directory. The content of dir is unverified until unpackInto returns
 // nil. below waits for the layers below and returns their directories, topmost first.
-func (s Store) unpackInto(ctx context.Context, dir string, blob io.Reader, l layer, below func() ([]string, error), p *progress) (written int64, err error) {
+func (s Store) unpackInto(ctx context.Context, dir string, src source, l layer, below func() ([]string, error), p *progress) (written int64, err error) {
 	t, err := layertree.New(dir, s.maxLayerSize())
 	if err != nil {
 		return 0, err
 	}
 	defer t.Close()
-	if err := readLayer(ctx, blob, l, p, s.maxArchiveSize(), t.Apply); err != nil {
+	if src.unpack != nil {
+		err = src.unpack(ctx, t, func(n int) { p.addBytes(l, n) })
+	} else {
+		err = readLayer(ctx, src, l, p, s.maxArchiveSize(), t.Apply)
+	}
+	if err != nil {
 		return 0, err
 	}
 	dirs, err := below()

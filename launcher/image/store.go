@@ -23,6 +23,7 @@ import (
 //	DIR/sha256/CHAIN/     one per layer; see below for its flock
 //	DIR/sha256/CHAIN/fs   the files, with overlayfs's whiteouts; complete if it exists
 //	DIR/sha256/CHAIN/size size of the files in bytes
+//	DIR/sha256/CHAIN/image the path of the SIF file that the layer is from (squashfs.go)
 //	DIR/sha256/CHAIN/tmp  files that are being unpacked, or whose unpacking was killed
 //	DIR/sha256/CHAIN/part-BLOB    a download that runs, or was interrupted
 //	DIR/sha256/CHAIN/known/PROOF  one per blob that was verified to be this layer

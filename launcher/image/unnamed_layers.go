@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // LayerSummary is an unpacked layer.
@@ -18,6 +20,8 @@ type LayerSummary struct {
 	Digest   string    `json:"digest"` // the chain id
 	Size     int64     `json:"size"`   // of the files, in bytes
 	Unpacked time.Time `json:"unpacked"`
+	// Image is the path of the SIF file that it is from; "" for others.
+	Image string `json:"image,omitempty"`
 	// Tasks are the ids of the tasks that use it.
 	Tasks []string `json:"tasks"`
 }
@@ -37,8 +41,9 @@ func (s Store) UnnamedLayers(tasks string) (all []LayerSummary, err error) {
 		if named[name] || e != nil || !pathExists(filesDir(home)) {
 			continue
 		}
+		image, _ := smallfile.String(filepath.Join(home, "image")) // only SIF files have one
 		all = append(all, LayerSummary{
-			Digest: filepath.Base(filepath.Dir(home)) + ":" + name, Size: layerSize(home), Unpacked: fi.ModTime(),
+			Digest: filepath.Base(filepath.Dir(home)) + ":" + name, Size: layerSize(home), Unpacked: fi.ModTime(), Image: image,
 			Tasks: append([]string{}, users[name]...),
 		})
 	}

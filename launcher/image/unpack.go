@@ -226,6 +226,9 @@ func (w *unpacking) proveLayer(ctx context.Context, l layer, home string) error 
 	if known != "" && pathExists(known) {
 		return nil
 	}
+	if src.unpack != nil { // the layer was found by its content
+		return writeProof(known)
+	}
 	discard := func(io.Reader) error { return nil } // readLayer itself reads to the end
 	if err := readLayer(ctx, src, l, w.progress, w.store.maxArchiveSize(), discard); err != nil {
 		return fmt.Errorf("check layer %s: %w", l.displayName(), err)
@@ -284,6 +287,9 @@ func (w *unpacking) fetchLayer(ctx context.Context, i int, home string, held *os
 		return src.retry, err
 	}
 	err = errors.Join(removeIfThere(part), os.WriteFile(filepath.Join(dir, "size"), []byte(strconv.FormatInt(written, 10)), 0o600))
+	if src.unpack != nil {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "image"), []byte(w.img.Name), 0o600))
+	}
 	if err == nil {
 		err = syncFS(tmp)
 	}

@@ -103,7 +103,7 @@ func openHolder(offset int64) (h *holder, err error) {
 		return nil, err
 	}
 	h.listener, _ = l.(*net.UnixListener) // of its kind
-	program := ociruntime.LookUp("squashfuse_ll")
+	program := ociruntime.LookUp(Squashfuse)
 	if program == "" {
 		return nil, ErrNoServer
 	}

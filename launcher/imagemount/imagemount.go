@@ -30,6 +30,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
+// Squashfuse is the program that serves the files of an image.
+const Squashfuse = "squashfuse_ll"
+
 // ErrNoServer means that there is no squashfuse_ll.
 var ErrNoServer = errors.New("there is no squashfuse_ll: install squashfuse")
 

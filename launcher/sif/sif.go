@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/sylabs/sif/v2/pkg/sif"
+
+	"github.com/berth-gpu/berth/launcher/squashfs"
 )
 
 // ErrNotSIF means that a file doesn't have the magic of a SIF file.
@@ -172,9 +174,11 @@ func readPartition(r io.ReaderAt, d sif.Descriptor, what string) (Partition, err
 	if fs != sif.FsSquash {
 		return p, nil
 	}
-	if p.Compressor, err = readSuperblock(io.NewSectionReader(r, p.Offset, p.Size)); err != nil {
+	s, err := squashfs.ReadSuperblock(io.NewSectionReader(r, p.Offset, p.Size))
+	if err != nil {
 		return p, fmt.Errorf("%s %w", what, err)
 	}
+	p.Compressor = s.Compressor()
 	return p, nil
 }
 

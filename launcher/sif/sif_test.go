@@ -16,6 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/google/go-cmp/cmp"
 	"github.com/sylabs/sif/v2/pkg/sif"
+
+	"github.com/berth-gpu/berth/launcher/squashfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,9 +53,9 @@ func TestRead(t *testing.T) {
 
 // TestReadVariants has files that are valid in other ways than the usual one.
 func TestReadVariants(t *testing.T) {
-	unsigned := write(t, root(t, squashfs(), sif.FsSquash))
+	unsigned := write(t, root(t, makeSquashfs(), sif.FsSquash))
 	overlay := func(opts ...sif.DescriptorInputOpt) sif.DescriptorInput {
-		return input(t, sif.DataPartition, squashfs(), append(opts, sif.OptPartitionMetadata(sif.FsSquash, sif.PartOverlay, "arm64"))...)
+		return input(t, sif.DataPartition, makeSquashfs(), append(opts, sif.OptPartitionMetadata(sif.FsSquash, sif.PartOverlay, "arm64"))...)
 	}
 	for _, c := range []struct {
 		name string
@@ -67,23 +69,23 @@ func TestReadVariants(t *testing.T) {
 		{"a time before 1970", edit(unsigned, 64, int64(-1)), func(i Image) bool { return i.Created.IsZero() && !i.Modified.IsZero() }},
 		{"a time after 9999", edit(unsigned, 64, int64(1<<62)), func(i Image) bool { return i.Created.IsZero() }},
 		{
-			"an overlay of squashfs", write(t, root(t, squashfs(), sif.FsSquash), overlay()),
+			"an overlay of squashfs", write(t, root(t, makeSquashfs(), sif.FsSquash), overlay()),
 			func(i Image) bool { return len(i.Overlays) == 1 && i.Overlays[0].Compressor == "zstd" },
 		},
 		{
-			"an overlay of another group", write(t, root(t, squashfs(), sif.FsSquash), overlay(sif.OptGroupID(2))),
+			"an overlay of another group", write(t, root(t, makeSquashfs(), sif.FsSquash), overlay(sif.OptGroupID(2))),
 			func(i Image) bool { return len(i.Overlays) == 0 && len(i.Objects) == 2 },
 		},
 		{
-			"a root of no group", write(t, input(t, sif.DataPartition, squashfs(), sif.OptNoGroup(), sif.OptPartitionMetadata(sif.FsSquash, sif.PartPrimSys, "arm64")), overlay()),
+			"a root of no group", write(t, input(t, sif.DataPartition, makeSquashfs(), sif.OptNoGroup(), sif.OptPartitionMetadata(sif.FsSquash, sif.PartPrimSys, "arm64")), overlay()),
 			func(i Image) bool { return len(i.Overlays) == 1 },
 		},
 		{
-			"a data partition", write(t, root(t, squashfs(), sif.FsSquash), input(t, sif.DataPartition, nil, sif.OptPartitionMetadata(sif.FsRaw, sif.PartData, "arm64"))),
+			"a data partition", write(t, root(t, makeSquashfs(), sif.FsSquash), input(t, sif.DataPartition, nil, sif.OptPartitionMetadata(sif.FsRaw, sif.PartData, "arm64"))),
 			func(i Image) bool { return len(i.Overlays) == 0 && i.Objects[1].Type == "FS (Raw/Data/arm64)" },
 		},
 		{
-			"an empty object beyond the end", write(t, root(t, squashfs(), sif.FsSquash), input(t, sif.DataGeneric, nil, sif.OptObjectAlignment(1<<20))),
+			"an empty object beyond the end", write(t, root(t, makeSquashfs(), sif.FsSquash), input(t, sif.DataGeneric, nil, sif.OptObjectAlignment(1<<20))),
 			func(i Image) bool { return i.Objects[1].Offset == 1<<20 },
 		},
 		{
@@ -178,12 +180,12 @@ func TestHostile(t *testing.T) {
 			"layers", write(t, input(t, sif.DataOCIRootIndex, []byte("{}"))),
 			"it is an OCI-SIF file, with layers: berth can run only SIF files with one root file system",
 		},
-		{"an encrypted root", write(t, root(t, squashfs(), sif.FsEncryptedSquashfs)), "its root file system is encrypted: berth can't run it"},
-		{"a root in gocryptfs", write(t, root(t, squashfs(), fsGocryptfs)), "its root file system is encrypted: berth can't run it"},
-		{"a root in ext3", write(t, root(t, squashfs(), sif.FsExt3)), "its root file system is ext3: berth can run only squashfs"},
-		{"a raw root", write(t, root(t, squashfs(), sif.FsRaw)), "its root file system is raw: berth can run only squashfs"},
-		{"an archive as root", write(t, root(t, squashfs(), sif.FsImmuObj)), "its root file system is archive: berth can run only squashfs"},
-		{"a root of no known kind", write(t, root(t, squashfs(), 99)), "its root file system is unknown: berth can run only squashfs"},
+		{"an encrypted root", write(t, root(t, makeSquashfs(), sif.FsEncryptedSquashfs)), "its root file system is encrypted: berth can't run it"},
+		{"a root in gocryptfs", write(t, root(t, makeSquashfs(), fsGocryptfs)), "its root file system is encrypted: berth can't run it"},
+		{"a root in ext3", write(t, root(t, makeSquashfs(), sif.FsExt3)), "its root file system is ext3: berth can run only squashfs"},
+		{"a raw root", write(t, root(t, makeSquashfs(), sif.FsRaw)), "its root file system is raw: berth can run only squashfs"},
+		{"an archive as root", write(t, root(t, makeSquashfs(), sif.FsImmuObj)), "its root file system is archive: berth can run only squashfs"},
+		{"a root of no known kind", write(t, root(t, makeSquashfs(), 99)), "its root file system is unknown: berth can run only squashfs"},
 
 		{"an empty root", edit(good, sizeOf(2), int64(0)), "its root file system is too small for a squashfs"},
 		{"a root without superblock", edit(good, sizeOf(2), int64(95)), "its root file system is too small for a squashfs"},
@@ -208,34 +210,34 @@ func TestHostile(t *testing.T) {
 func TestSuperblock(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		edit func(*superblock)
+		edit func(*squashfs.Superblock)
 		want string // compressor or error
 	}{
-		{"gzip", func(s *superblock) { s.Compression = 1 }, "gzip"},
-		{"lzma", func(s *superblock) { s.Compression = 2 }, "lzma"},
-		{"lzo", func(s *superblock) { s.Compression = 3 }, "lzo"},
-		{"xz", func(s *superblock) { s.Compression = 4 }, "xz"},
-		{"lz4", func(s *superblock) { s.Compression = 5 }, "lz4"},
-		{"zstd", func(s *superblock) { s.Compression = 6 }, "zstd"},
-		{"no compressor", func(s *superblock) { s.Compression = 0 }, "is a squashfs with an unknown compressor (0)"},
-		{"unknown compressor", func(s *superblock) { s.Compression = 7 }, "is a squashfs with an unknown compressor (7)"},
-		{"highest compressor", func(s *superblock) { s.Compression = 65535 }, "is a squashfs with an unknown compressor (65535)"},
-		{"big-endian", func(s *superblock) { s.Magic = [4]byte{'s', 'q', 's', 'h'} }, "is no squashfs, but the file says that it is one"},
-		{"version 3", func(s *superblock) { s.Major, s.Minor = 3, 1 }, "is squashfs 3.1: Linux reads version 4.0"},
-		{"version 4.1", func(s *superblock) { s.Minor = 1 }, "is squashfs 4.1: Linux reads version 4.0"},
-		{"smallest blocks", func(s *superblock) { s.BlockSize, s.BlockLog = 4096, 12 }, "zstd"},
-		{"largest blocks", func(s *superblock) { s.BlockSize, s.BlockLog = 1<<20, 20 }, "zstd"},
-		{"too small blocks", func(s *superblock) { s.BlockSize, s.BlockLog = 2048, 11 }, "is a squashfs with an invalid block size (2048, log 11)"},
-		{"too large blocks", func(s *superblock) { s.BlockSize, s.BlockLog = 2<<20, 21 }, "is a squashfs with an invalid block size (2097152, log 21)"},
-		{"no power of two", func(s *superblock) { s.BlockSize = 5000 }, "is a squashfs with an invalid block size (5000, log 17)"},
-		{"another logarithm", func(s *superblock) { s.BlockLog = 12 }, "is a squashfs with an invalid block size (131072, log 12)"},
-		{"no block size", func(s *superblock) { s.BlockSize, s.BlockLog = 0, 64 }, "is a squashfs with an invalid block size (0, log 64)"},
-		{"larger than the partition", func(s *superblock) { s.BytesUsed = 8193 }, "is a squashfs of 8193 bytes in a partition of 8192 bytes"},
-		{"largest", func(s *superblock) { s.BytesUsed = 1<<64 - 1 }, "is a squashfs of 18446744073709551615 bytes in a partition of 8192 bytes"},
-		{"smaller than the superblock", func(s *superblock) { s.BytesUsed = 95 }, "is a squashfs of 95 bytes in a partition of 8192 bytes"},
+		{"gzip", func(s *squashfs.Superblock) { s.Compression = 1 }, "gzip"},
+		{"lzma", func(s *squashfs.Superblock) { s.Compression = 2 }, "lzma"},
+		{"lzo", func(s *squashfs.Superblock) { s.Compression = 3 }, "lzo"},
+		{"xz", func(s *squashfs.Superblock) { s.Compression = 4 }, "xz"},
+		{"lz4", func(s *squashfs.Superblock) { s.Compression = 5 }, "lz4"},
+		{"zstd", func(s *squashfs.Superblock) { s.Compression = 6 }, "zstd"},
+		{"no compressor", func(s *squashfs.Superblock) { s.Compression = 0 }, "is a squashfs with an unknown compressor (0)"},
+		{"unknown compressor", func(s *squashfs.Superblock) { s.Compression = 7 }, "is a squashfs with an unknown compressor (7)"},
+		{"highest compressor", func(s *squashfs.Superblock) { s.Compression = 65535 }, "is a squashfs with an unknown compressor (65535)"},
+		{"big-endian", func(s *squashfs.Superblock) { s.Magic = [4]byte{'s', 'q', 's', 'h'} }, "is no squashfs, but the file says that it is one"},
+		{"version 3", func(s *squashfs.Superblock) { s.Major, s.Minor = 3, 1 }, "is squashfs 3.1: Linux reads version 4.0"},
+		{"version 4.1", func(s *squashfs.Superblock) { s.Minor = 1 }, "is squashfs 4.1: Linux reads version 4.0"},
+		{"smallest blocks", func(s *squashfs.Superblock) { s.BlockSize, s.BlockLog = 4096, 12 }, "zstd"},
+		{"largest blocks", func(s *squashfs.Superblock) { s.BlockSize, s.BlockLog = 1<<20, 20 }, "zstd"},
+		{"too small blocks", func(s *squashfs.Superblock) { s.BlockSize, s.BlockLog = 2048, 11 }, "is a squashfs with an invalid block size (2048, log 11)"},
+		{"too large blocks", func(s *squashfs.Superblock) { s.BlockSize, s.BlockLog = 2<<20, 21 }, "is a squashfs with an invalid block size (2097152, log 21)"},
+		{"no power of two", func(s *squashfs.Superblock) { s.BlockSize = 5000 }, "is a squashfs with an invalid block size (5000, log 17)"},
+		{"another logarithm", func(s *squashfs.Superblock) { s.BlockLog = 12 }, "is a squashfs with an invalid block size (131072, log 12)"},
+		{"no block size", func(s *squashfs.Superblock) { s.BlockSize, s.BlockLog = 0, 64 }, "is a squashfs with an invalid block size (0, log 64)"},
+		{"larger than the partition", func(s *squashfs.Superblock) { s.BytesUsed = 8193 }, "is a squashfs of 8193 bytes in a partition of 8192 bytes"},
+		{"largest", func(s *squashfs.Superblock) { s.BytesUsed = 1<<64 - 1 }, "is a squashfs of 18446744073709551615 bytes in a partition of 8192 bytes"},
+		{"smaller than the superblock", func(s *squashfs.Superblock) { s.BytesUsed = 95 }, "is a squashfs of 95 bytes in a partition of 8192 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := Read(open(t, write(t, root(t, squashfs(c.edit), sif.FsSquash))))
+			got, err := Read(open(t, write(t, root(t, makeSquashfs(c.edit), sif.FsSquash))))
 			if err == nil && got.Root.Compressor == c.want || err != nil && err.Error() == "its root file system "+c.want {
 				return
 			}
@@ -322,7 +324,7 @@ func TestReadMetadata(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := open(t, write(t, append([]sif.DescriptorInput{root(t, squashfs(), sif.FsSquash)}, c.inputs...)...))
+			f := open(t, write(t, append([]sif.DescriptorInput{root(t, makeSquashfs(), sif.FsSquash)}, c.inputs...)...))
 			image, err := Read(f)
 			if err != nil {
 				t.Fatal(err)
@@ -397,7 +399,7 @@ func FuzzRead(f *testing.F) {
 	dense := func(kind sif.DataType, data []byte, opts ...sif.DescriptorInputOpt) sif.DescriptorInput {
 		return input(f, kind, data, append(opts, sif.OptObjectAlignment(1))...)
 	}
-	superblockAlone := squashfs(func(s *superblock) { s.BytesUsed = superblockSize })[:superblockSize]
+	superblockAlone := makeSquashfs(func(s *squashfs.Superblock) { s.BytesUsed = 96 })[:96]
 	partition := func(fs sif.FSType, part sif.PartType) sif.DescriptorInput {
 		return dense(sif.DataPartition, superblockAlone, sif.OptPartitionMetadata(fs, part, "arm64"))
 	}

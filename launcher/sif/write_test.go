@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sylabs/sif/v2/pkg/sif"
+
+	"github.com/berth-gpu/berth/launcher/squashfs"
 )
 
 const (
@@ -18,9 +20,9 @@ const (
 	fileID = "00000000-1111-2222-3333-444444444444"
 )
 
-// squashfs returns the superblock of a squashfs with zstd, and two pages of zeros.
-func squashfs(edits ...func(*superblock)) []byte {
-	s := superblock{
+// makeSquashfs returns the superblock of a squashfs with zstd, and two pages of zeros.
+func makeSquashfs(edits ...func(*squashfs.Superblock)) []byte {
+	s := squashfs.Superblock{
 		Magic: [4]byte{'h', 's', 'q', 's'}, Inodes: 1, BlockSize: 128 << 10, BlockLog: 17, Compression: 6, Major: 4, BytesUsed: 8192,
 	}
 	for _, edit := range edits {
@@ -65,7 +67,7 @@ func usual(t testing.TB) []byte {
 	return write(t,
 		input(t, sif.DataDeffile, []byte("bootstrap: other")),
 		input(t, sif.DataGenericJSON, []byte(inspectMetadata), sif.OptObjectName("inspect-metadata.json")),
-		root(t, squashfs(), sif.FsSquash),
+		root(t, makeSquashfs(), sif.FsSquash),
 		input(t, sif.DataPartition, make([]byte, 4096), sif.OptPartitionMetadata(sif.FsExt3, sif.PartOverlay, "arm64")),
 		input(t, sif.DataSignature, []byte("signed"), sif.OptSignatureMetadata(crypto.SHA256, make([]byte, 20)), sif.OptNoGroup(), sif.OptLinkedGroupID(1)),
 	)

@@ -33,12 +33,13 @@ func listFlags() []cli.Flag {
 		&cli.StringFlag{Name: "workdir", Aliases: []string{"W"}, Usage: "put scratch directories, and with --contain home, /tmp and /var/tmp, in `DIR`"},
 		&cli.BoolFlag{Name: "fakeroot", Aliases: []string{"f"}, Usage: "be root in the container, mapped to this user on the host"},
 		&cli.BoolFlag{Name: "writable", Aliases: []string{"w"}, Usage: "write to an image that is a directory"},
+		&cli.BoolFlag{Name: "unsquash", Usage: "unpack a SIF file into berth's store instead of mounting it"},
 		&cli.BoolFlag{Name: "no-privs", Hidden: true},                       // as always
 		&cli.BoolFlag{Name: "userns", Aliases: []string{"u"}, Hidden: true}, // as always
 		&cli.StringFlag{Name: "drop-caps", Hidden: true},                    // there are none
 		&cli.BoolFlag{Name: "underlay", Hidden: true},                       // how mount points are made makes no difference
 		&cli.BoolFlag{Name: "disable-cache", Hidden: true},
-		&cli.BoolFlag{Name: "unsquash", Hidden: true}, &cli.BoolFlag{Name: "tmp-sandbox", Hidden: true}, &cli.BoolFlag{Name: "no-tmp-sandbox", Hidden: true},
+		&cli.BoolFlag{Name: "tmp-sandbox", Hidden: true}, &cli.BoolFlag{Name: "no-tmp-sandbox", Hidden: true},
 		&cli.BoolFlag{Name: "ignore-subuid", Hidden: true}, &cli.BoolFlag{Name: "ignore-userns", Hidden: true}, &cli.BoolFlag{Name: "ignore-fakeroot-command", Hidden: true},
 		&cli.BoolFlag{Name: "ipc", Aliases: []string{"i"}, Usage: "share no System V IPC and message queues with the host"},
 		&cli.BoolFlag{Name: "uts", Usage: "have a host name of its own"},

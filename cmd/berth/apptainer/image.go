@@ -27,7 +27,9 @@ import (
 	"github.com/berth-gpu/berth/internal/userns"
 	store "github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/imagemount"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/sif"
+	"github.com/berth-gpu/berth/launcher/squashfs"
 )
 
 // image is an open SIF file, an image that is a directory, or a reference.
@@ -118,6 +120,12 @@ func (i image) passOn(c *cli.Context, conf berth.Config) (string, error) {
 		}
 		return passLayers(got, use)
 	}
+	if i.isUnpacked(c) {
+		if os.Geteuid() == 0 {
+			return "", errors.New("--unsquash: SIF files are unpacked for users alone; for root a process without rights reads them")
+		}
+		return i.passUnpacked(c, conf, isOn(c, "unsquash"))
+	}
 	tree, err := i.mount(c.Context, conf)
 	if err != nil {
 		return "", err
@@ -133,7 +141,7 @@ func (i image) passOn(c *cli.Context, conf berth.Config) (string, error) {
 // runAsSelf runs this process's command line in a child with this user's id in a user namespace. The child starts while a SIF file is mounted.
 func (i image) runAsSelf(c *cli.Context, conf berth.Config) error {
 	groups := groupsVariable + "=" + formatGroups()
-	if i.isFile() {
+	if i.isFile() && !i.isUnpacked(c) {
 		return rootless.RunAsSelf(c, conf, i.startMount(c.Context, conf), imageVariable+"="+helperImage, groups)
 	}
 	passed, err := i.passOn(c, conf)
@@ -158,6 +166,65 @@ func (i image) startMount(ctx context.Context, conf berth.Config) func() (*os.Fi
 	mount := sync.OnceValues(func() (*os.File, error) { return i.mount(ctx, conf) })
 	go func() { _, _ = mount() }() // the other call returns the error
 	return mount
+}
+
+// isUnpacked reports whether a SIF file is unpacked into the store.
+func (i image) isUnpacked(c *cli.Context) bool {
+	return i.isFile() && (isOn(c, "unsquash") || os.Geteuid() != 0 && !canMount())
+}
+
+// canMount reports whether this user can mount SIF files.
+func canMount() bool {
+	if ociruntime.LookUp(imagemount.Squashfuse) == "" {
+		return false
+	}
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		f.Close() // nothing was mounted by it
+	}
+	return err == nil
+}
+
+// passUnpacked is passOn for a SIF file that is unpacked into this user's store. A process of root would have to read what strangers have written, and so doesn't.
+// wanted says that the command line asks for it.
+func (i image) passUnpacked(c *cli.Context, conf berth.Config, wanted bool) (string, error) {
+	if err := squashfs.CheckCompressor(i.sif.Root.Compressor); err != nil {
+		if !wanted {
+			err = fmt.Errorf("%w; with squashfuse and a /dev/fuse that is open to users, all are mounted", err)
+		}
+		return "", fmt.Errorf("%s: %w", i.file.Name(), err)
+	}
+	path, err := filepath.Abs(i.file.Name())
+	if err != nil {
+		return "", err
+	}
+	got, use, err := unpackReference(c, conf, sifScheme+path, store.Never)
+	if err != nil {
+		return "", err
+	}
+	return passLayers(got, use)
+}
+
+// sifScheme begins a SIF file's reference in the command line of the process that unpacks it.
+const sifScheme = "sif:"
+
+// openSIF opens a SIF file as an image of the store. closeFile closes the file after the image.
+func openSIF(c *cli.Context, at store.Store, path string) (img *store.Image, closeFile func(), err error) {
+	i, err := openImage(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	last := time.Now()
+	img, err = at.OpenSquashfs(c.Context, i.file, i.offset, i.sif.Root.Size, path, func(done, total int64) {
+		if time.Since(last) >= time.Second {
+			last = time.Now()
+			fmt.Fprintf(os.Stderr, "berth: reading %s: %d of %d MB\n", path, done>>20, total>>20)
+		}
+	})
+	if err != nil {
+		i.closeFile()
+	}
+	return img, i.closeFile, err
 }
 
 // readCgroup returns the cgroups of this process, "" if they can't be read.

@@ -87,6 +87,8 @@ type content struct {
 	Name   string       `json:"name"`
 	Layers []string     `json:"layers"` // directories, topmost first
 	Config store.Config `json:"config"`
+	// IsSIF means that it is a SIF file, which has Apptainer's files instead of a configuration.
+	IsSIF bool `json:"isSIF,omitempty"`
 }
 
 // unpackReference unpacks the missing layers of an image, which it pulls if that is needed. The layers aren't pruned as long as a process has the
@@ -110,6 +112,9 @@ func unpackReference(c *cli.Context, conf berth.Config, ref string, when store.P
 	} else {
 		got, err = unpackInNamespace(c, conf, at, ref, when, use.Name())
 	}
+	if verb.IsDiskFull(err) {
+		err = verb.DiskFull{Err: err}
+	}
 	if err != nil {
 		return got, nil, errors.Join(err, os.Remove(use.Name()), use.Close())
 	}
@@ -119,7 +124,16 @@ func unpackReference(c *cli.Context, conf berth.Config, ref string, when store.P
 // unpackInto is unpackReference in a process that may unpack layers. use is the path of the file.
 func unpackInto(c *cli.Context, conf berth.Config, at store.Store, ref string, when store.Pull, use string) (got content, err error) {
 	progress := backend.PrintUnpacking(time.Now())
-	img, err := at.OpenFetched(c.Context, ref, store.Search{Pull: when}, backend.NewImageFetcher(c, conf, at, progress))
+	var img *store.Image
+	path, isSIF := strings.CutPrefix(ref, sifScheme)
+	if isSIF {
+		var closeFile func()
+		if img, closeFile, err = openSIF(c, at, path); err == nil {
+			defer closeFile()
+		}
+	} else {
+		img, err = at.OpenFetched(c.Context, ref, store.Search{Pull: when}, backend.NewImageFetcher(c, conf, at, progress))
+	}
 	if err != nil {
 		return got, err
 	}
@@ -128,7 +142,7 @@ func unpackInto(c *cli.Context, conf berth.Config, at store.Store, ref string, w
 	if err != nil {
 		return got, err
 	}
-	return content{img.Name, layers, img.Config}, img.RecordUse(use, layers)
+	return content{img.Name, layers, img.Config, isSIF}, img.RecordUse(use, layers)
 }
 
 // unpackVerb is the hidden verb of [UnpackCommand].
@@ -228,14 +242,16 @@ func (p *plan) openLayers(passed string, o *enter.Options) error {
 	f := os.NewFile(uintptr(described), "image")
 	defer f.Close() // only read
 	_, err := f.Seek(0, io.SeekStart)
+	var got content
 	if err == nil {
-		p.content = &content{}
-		err = json.NewDecoder(f).Decode(p.content)
+		err = json.NewDecoder(f).Decode(&got)
 	}
 	if err != nil {
 		return fmt.Errorf("read the image: %w", err)
 	}
-	o.Layers = p.content.Layers
+	if o.Layers = got.Layers; !got.IsSIF {
+		p.content = &got
+	}
 	return nil
 }
 

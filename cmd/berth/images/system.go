@@ -221,13 +221,13 @@ func (u diskUsage) printLayers(w io.Writer, now time.Time) error {
 	for _, t := range u.Tasks {
 		names[t.ID] = t.Name
 	}
-	rows := [][]string{{"LAYER", "UNPACKED", "SIZE", "TASKS"}}
+	rows := [][]string{{"LAYER", "UNPACKED", "SIZE", "TASKS", "IMAGE"}}
 	for _, l := range u.Layers {
 		var users []string
 		for _, id := range l.Tasks {
 			users = append(users, cmp.Or(names[id], id))
 		}
-		rows = append(rows, []string{output.ShortenDigest(l.Digest), output.FormatAge(l.Unpacked, now) + " ago", output.FormatSize(l.Size), output.OrDash(strings.Join(users, ","))})
+		rows = append(rows, []string{output.ShortenDigest(l.Digest), output.FormatAge(l.Unpacked, now) + " ago", output.FormatSize(l.Size), output.OrDash(strings.Join(users, ",")), output.OrDash(output.CutLeft(l.Image, 40))})
 	}
 	if _, err := fmt.Fprintln(w); err != nil {
 		return err

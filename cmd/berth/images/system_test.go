@@ -21,7 +21,7 @@ func TestDiskUsageByItem(t *testing.T) {
 	}
 	const images = "IMAGE  ID            CREATED    SIZE\napp:1  aaaabbbbcccc  1h00m ago  2 kB\n"
 	const written = "\nTASK          IMAGE    SIZE  LOGS  CREATED    STATUS  NAME\n0123456789ab  oci:app  3 kB  0 B   1m00s ago  up 1m   train\n"
-	const layers = "\nLAYER         UNPACKED   SIZE  TASKS\n111122223333  1h00m ago  5 kB  train,456789abcdef\n222233334444  1h00m ago  1 kB  -\n"
+	const layers = "\nLAYER         UNPACKED   SIZE  TASKS               IMAGE\n111122223333  1h00m ago  5 kB  train,456789abcdef  -\n222233334444  1h00m ago  1 kB  -                   /home/ann/a.sif\n"
 	for _, c := range []struct {
 		name   string
 		layers []image.LayerSummary
@@ -30,7 +30,7 @@ func TestDiskUsageByItem(t *testing.T) {
 		{"none", nil, images + written},
 		{"two", []image.LayerSummary{
 			{Digest: "sha256:1111222233334444", Size: 5000, Unpacked: ago(time.Hour), Tasks: []string{"0123456789ab", "456789abcdef"}},
-			{Digest: "sha256:2222333344445555", Size: 1000, Unpacked: ago(time.Hour)},
+			{Digest: "sha256:2222333344445555", Size: 1000, Unpacked: ago(time.Hour), Image: "/home/ann/a.sif"},
 		}, images + layers + written},
 	} {
 		t.Run(c.name, func(t *testing.T) {

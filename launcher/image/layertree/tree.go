@@ -102,10 +102,21 @@ func (t *Tree) Apply(files io.Reader) error {
 		if err := t.countSize(h.Size); err != nil {
 			return err
 		}
-		if err := t.applyEntry(h, archive); err != nil {
+		if err := t.applyEntry(h, archive, true); err != nil {
 			return nameEntry(h.Name, err)
 		}
 	}
+}
+
+// Add applies one entry of a file system that is no layer: names of whiteouts are those of ordinary files. Limits are those of [Tree.Apply].
+func (t *Tree) Add(h *tar.Header, content io.Reader) error {
+	if err := t.countSize(h.Size); err != nil {
+		return err
+	}
+	if err := t.applyEntry(h, content, false); err != nil {
+		return nameEntry(h.Name, err)
+	}
+	return nil
 }
 
 // countSize counts a file or directory of this size towards the limit.
@@ -127,10 +138,10 @@ func nameEntry(name string, err error) error {
 // Written returns how many bytes of files were written.
 func (t *Tree) Written() int64 { return t.written }
 
-// applyEntry applies one entry; content is the content of its file. Entries of devices are skipped, because a
+// applyEntry applies one entry; content is the content of its file. inLayer says whether there are whiteouts. Entries of devices are skipped, because a
 // container's devices never come from its image, and to overlayfs the node 0:0 is a whiteout. The entry of
 // the root is skipped too.
-func (t *Tree) applyEntry(h *tar.Header, content io.Reader) error {
+func (t *Tree) applyEntry(h *tar.Header, content io.Reader, inLayer bool) error {
 	name := CleanName(h.Name)
 	switch h.Typeflag {
 	case tar.TypeXGlobalHeader, tar.TypeChar, tar.TypeBlock:
@@ -143,7 +154,7 @@ func (t *Tree) applyEntry(h *tar.Header, content io.Reader) error {
 	if err := t.enterDirectory(dir); err != nil {
 		return err
 	}
-	if strings.HasPrefix(base, whiteout) {
+	if inLayer && strings.HasPrefix(base, whiteout) {
 		return t.applyWhiteout(base)
 	}
 	return t.replaceEntry(h, name, base, content)
