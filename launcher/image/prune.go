@@ -55,7 +55,7 @@ var ErrUnknownUse = errors.New("doesn't say which layers it uses: an older berth
 // task uses, or that a process is about to use or unpacks. It may be called concurrently by any number of
 // processes. After an error, Removed has what was removed all the same.
 func (s Store) Prune(sel Selection) (Removed, error) {
-	used, err := s.usedLayers(sel.Tasks)
+	used, err := s.usedLayers(sel)
 	if err != nil {
 		return Removed{}, err
 	}
@@ -168,7 +168,7 @@ func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool,
 			locks = append(locks, held)
 		}
 	}
-	used, e := s.usedLayers(sel.Tasks)
+	used, e := s.usedLayers(sel)
 	records, e2 := s.listRecords()
 	if err = errors.Join(err, e, e2); err != nil {
 		return err
@@ -264,15 +264,15 @@ func (s Store) removeDocuments(needed map[digest]bool) (err error) {
 }
 
 // usedLayers returns the lines of all tasks' LayersFiles and of all uses: names of layers, and imageKey with the images'
-// digests. tasks is the directory of the tasks.
-func (s Store) usedLayers(tasks string) (map[string]bool, error) {
+// digests.
+func (s Store) usedLayers(sel Selection) (map[string]bool, error) {
 	used := map[string]bool{}
-	entries, err := os.ReadDir(tasks)
+	entries, err := os.ReadDir(sel.Tasks)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for tasks: %w", err)
 	}
 	for _, e := range entries {
-		data, err := readLayersFile(filepath.Join(tasks, e.Name()))
+		data, err := readLayersFile(filepath.Join(sel.Tasks, e.Name()))
 		if err != nil {
 			return nil, fmt.Errorf("task %s %w", e.Name(), err)
 		}
@@ -282,7 +282,7 @@ func (s Store) usedLayers(tasks string) (map[string]bool, error) {
 			used[unknownImageKey+name] = used[unknownImageKey+name] || !said
 		}
 	}
-	uses, err := s.readUses(false)
+	uses, err := s.listUses(!sel.DryRun)
 	if err != nil {
 		return nil, fmt.Errorf("look for uses of layers: %w", err)
 	}

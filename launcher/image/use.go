@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -21,12 +22,12 @@ func SingleOwnerStore(data string) Store { return Store{Dir: filepath.Join(data,
 func (s Store) usesDir() string { return filepath.Join(s.Dir, "uses") }
 
 // NewUse creates a file that stands for processes which use layers and aren't a task's. While this process or another one has the file open, the layers
-// of [Image.RecordUse] aren't pruned. The file is open for reading. Leftovers of ended processes are removed.
+// of [Image.RecordUse] aren't pruned. The file is open for reading. Some leftovers of ended processes are removed.
 func (s Store) NewUse() (*os.File, error) {
 	if err := os.MkdirAll(s.usesDir(), 0o700); err != nil {
 		return nil, err
 	}
-	if _, err := s.readUses(true); err != nil {
+	if err := s.sweepUses(); err != nil {
 		return nil, err
 	}
 	const tries = 10 // a file that isn't locked yet may be removed
@@ -69,12 +70,40 @@ func (img *Image) listLayers(layers []string) []byte {
 	return b.Bytes()
 }
 
-// readUses returns the lines of all uses that last, those of one use in one entry. clean removes the other files.
-func (s Store) readUses(clean bool) (uses [][]byte, err error) {
+// maxSwept is how many files of uses are looked at by each new use.
+const maxSwept = 64
+
+// sweepUses removes files of uses that have ended, if they are among the first in the directory. [Store.Prune] removes all.
+func (s Store) sweepUses() error {
+	dir, err := os.Open(s.usesDir())
+	if err != nil {
+		return err
+	}
+	names, err := dir.Readdirnames(maxSwept)
+	if err := dir.Close(); err != nil {
+		return err
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err = s.readUses(names, true)
+	return err
+}
+
+// maxUse bounds the file of a use, in bytes. The lines of [overlay.MaxLayers] layers are a tenth of it.
+const maxUse = 256 << 10
+
+// listUses returns the lines of all uses that last, those of one use in one entry. clean removes the files of the others.
+func (s Store) listUses(clean bool) ([][]byte, error) {
 	names, err := smallfile.Names(s.usesDir())
 	if err != nil {
 		return nil, err
 	}
+	return s.readUses(names, clean)
+}
+
+// readUses is listUses for some files.
+func (s Store) readUses(names []string, clean bool) (uses [][]byte, err error) {
 	for _, name := range names {
 		path := filepath.Join(s.usesDir(), name)
 		ended, err := lock.TryOpen(path, lock.Exclusive)
@@ -92,7 +121,7 @@ func (s Store) readUses(clean bool) (uses [][]byte, err error) {
 		case !errors.Is(err, lock.ErrBusy):
 			return nil, err
 		}
-		data, err := os.ReadFile(path)
+		data, err := smallfile.Read(path, maxUse)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}

@@ -1,6 +1,8 @@
 package image
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,6 +58,35 @@ func TestUse(t *testing.T) {
 		t.Errorf("files of uses: %q, %v", names, err)
 	}
 	testutil.Must(t, last.Close())
+}
+
+// TestSweepUses: a new use looks at a bounded number of files, and Prune removes all leftovers. A file of a use that is too large is an error.
+func TestSweepUses(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	testutil.Must(t, os.Mkdir(s.usesDir(), 0o700))
+	for i := range 3 * maxSwept {
+		testutil.Must(t, os.WriteFile(filepath.Join(s.usesDir(), fmt.Sprint(i)), nil, 0o600))
+	}
+	f, err := s.NewUse()
+	testutil.Must(t, err)
+	defer f.Close()
+	if names, err := smallfile.Names(s.usesDir()); err != nil || len(names) != 2*maxSwept+1 {
+		t.Errorf("%d files are left: %v", len(names), err)
+	}
+	for _, tt := range []struct {
+		dry  bool
+		want int
+	}{{true, 2*maxSwept + 1}, {false, 1}} {
+		_, err := s.Prune(Selection{Tasks: t.TempDir(), DryRun: tt.dry})
+		testutil.Must(t, err)
+		if names, err := smallfile.Names(s.usesDir()); err != nil || len(names) != tt.want {
+			t.Errorf("dry %v: %d files are left: %v", tt.dry, len(names), err)
+		}
+	}
+	testutil.Must(t, os.WriteFile(f.Name(), make([]byte, maxUse+1), 0o600))
+	if _, err := s.Prune(Selection{Tasks: t.TempDir()}); !errors.Is(err, smallfile.ErrTooLarge) {
+		t.Errorf("a large file: %v", err)
+	}
 }
 
 // TestStores: an image in two stores is listed once and removed from both, and a name that is in none is an error.

@@ -130,13 +130,20 @@ func TestSIFApart(t *testing.T) {
 	} {
 		h.wantSaid(tt.what, h.run(alice, h.apptainer(tt.words...)...), tt.want)
 	}
+	under, err := os.MkdirTemp("/tmp", "berth-home") // a home directory there
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, os.RemoveAll(under)) })
+	rig.Must(t, os.Chmod(under, 0o755))
+	makeDir(t, under+"/home", 0o755, alice)
+	h.wantSaid("a home directory in /tmp", h.run(alice, h.apptainer("exec", "--contain", "--home", under+"/home", "--workdir", h.dir+"/w", image, "sh", "-c", "cd && pwd && touch x /tmp/z")...),
+		rig.Said{Out: under + "/home\n"})
 	for flag, name := range map[string]string{"--ipc": "ipc", "--uts": "uts"} {
 		got := h.run(alice, h.apptainer("exec", flag, image, "readlink", "/proc/self/ns/"+name)...)
 		if host, err := os.Readlink("/proc/self/ns/" + name); err != nil || got.Code != 0 || got.Out == host+"\n" {
 			t.Errorf("%s: %+v, %v", flag, got, err)
 		}
 	}
-	for _, name := range []string{"root", "w/scratch/s/x", "w/tmp/y"} {
+	for _, name := range []string{"root", "w/scratch/s/x", "w/tmp/y", "w/tmp/z"} {
 		if _, err := os.Stat(filepath.Join(h.dir, name)); err != nil {
 			t.Error(err)
 		}

@@ -151,6 +151,11 @@ func runVerb(c *cli.Context) error {
 	if c.Bool("writable") && !img.isDir {
 		return errors.New("--writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory")
 	}
+	if img.reference != "" || img.isUnpacked(c) {
+		if err := checkDevices(c, conf, wanted); err != nil {
+			return err
+		}
+	}
 	if os.Geteuid() != 0 && !c.Bool("fakeroot") {
 		return img.runAsSelf(c, conf)
 	}

@@ -22,6 +22,8 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/internal/userns"
@@ -55,6 +57,9 @@ func openImage(name string) (image, error) {
 		return image{reference: name}, nil
 	}
 	f, st, err := openPath(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return image{}, fmt.Errorf("image %q: there is no such file or directory; docker://NAME is an image of a registry", name)
+	}
 	if err != nil {
 		return image{}, err
 	}
@@ -168,9 +173,25 @@ func (i image) startMount(ctx context.Context, conf berth.Config) func() (*os.Fi
 	return mount
 }
 
-// isUnpacked reports whether a SIF file is unpacked into the store.
+// isUnpacked reports whether the image is a SIF file that is unpacked into the store.
 func (i image) isUnpacked(c *cli.Context) bool {
 	return i.isFile() && (isOn(c, "unsquash") || os.Geteuid() != 0 && !canMount())
+}
+
+// checkDevices returns an error if this machine never has the devices of a request. All other errors come when they are leased.
+func checkDevices(c *cli.Context, conf berth.Config, wanted request.Request) error {
+	if wanted.IsZero() || os.Getenv("BERTH_LEASE") != "" {
+		return nil
+	}
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
+	err = node.CheckGrantable(c.Context, wanted)
+	if errors.Is(err, match.ErrUnknown) || errors.Is(err, match.ErrTooMany) {
+		return verb.NameRequest(err)
+	}
+	return nil
 }
 
 // canMount reports whether this user can mount SIF files.

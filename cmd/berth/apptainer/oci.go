@@ -43,8 +43,12 @@ func checkReference(word string) error {
 	name, hasSlashes := strings.CutPrefix(rest, "//")
 	reason := ""
 	switch {
-	case slices.Contains(listSchemes(), word), word == "docker:":
-		reason = "the name of the image is missing"
+	case word == "docker://", word == "docker:":
+		reason = "the name of the image is missing, as in docker://debian:13"
+	case word == "oci:":
+		reason = "the directory of the image is missing, as in oci:DIR or oci:DIR:TAG"
+	case slices.Contains(listSchemes(), word):
+		reason = "the file of the image is missing, as in " + word + "FILE"
 	case isReference(word):
 		return nil
 	case scheme == "docker-daemon":
@@ -62,7 +66,7 @@ func checkReference(word string) error {
 	default:
 		reason = "images are files, directories, docker://NAME, oci:DIR, oci-archive:FILE and docker-archive:FILE"
 	}
-	return fmt.Errorf("%s: %s", word, reason)
+	return fmt.Errorf("image %q: %s", word, reason)
 }
 
 // suggestScheme returns a hint for a directory or a file that is an image of another kind than SIF, "" for others.

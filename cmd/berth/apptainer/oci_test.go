@@ -22,9 +22,10 @@ func TestReferences(t *testing.T) {
 		}
 	}
 	for word, want := range map[string]string{
-		"docker:":             "the name of the image is missing",
-		"docker://":           "the name of the image is missing",
-		"oci:":                "the name of the image is missing",
+		"docker:":             "the name of the image is missing, as in docker://debian:13",
+		"docker://":           "the name of the image is missing, as in docker://debian:13",
+		"oci:":                "the directory of the image is missing, as in oci:DIR or oci:DIR:TAG",
+		"docker-archive:":     "the file of the image is missing, as in docker-archive:FILE",
 		"docker:debian":       "an image of a registry is docker://debian",
 		"docker-daemon:a:1":   "docker save",
 		"library://a/b/c:1":   "SIF files of registries",
@@ -34,7 +35,7 @@ func TestReferences(t *testing.T) {
 		"instance://train":    "berth exec train",
 		"ipfs://a":            "images are files, directories, docker://NAME",
 	} {
-		if err := checkReference(word); err == nil || !strings.HasPrefix(err.Error(), word+": ") || !strings.Contains(err.Error(), want) {
+		if err := checkReference(word); err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("image %q: ", word)) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", word, err)
 		}
 	}

@@ -2,9 +2,11 @@ package apptainer
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -60,6 +62,11 @@ func (p *plan) openWorkDirs() error {
 	for _, name := range p.scratch {
 		modes[scratchName(name)] = 0o750
 	}
+	for under, dir := range map[string]string{"/tmp/": "tmp", "/var/tmp/": "var_tmp"} { // no mount point is made in a directory of the host's
+		if rest, found := strings.CutPrefix(p.home.inside, under); found && p.contained {
+			modes[path.Join(dir, rest)] = 0o755
+		}
+	}
 	if err := os.MkdirAll(p.workdir, 0o750); err != nil {
 		return fmt.Errorf("--workdir: %w", err)
 	}
@@ -69,8 +76,8 @@ func (p *plan) openWorkDirs() error {
 	}
 	defer root.Close() // an O_PATH descriptor
 	p.opened = workDirs{}
-	for name, mode := range modes {
-		if p.opened[name], err = makeDirs(root, name, mode); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(modes)) { // a directory before those in it
+		if p.opened[name], err = makeDirs(root, name, modes[name]); err != nil {
 			return fmt.Errorf("--workdir: %w", err)
 		}
 	}
