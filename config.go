@@ -43,8 +43,9 @@ type Config struct {
 	Host   HostConfig `toml:"host"`
 	Policy Policy     `toml:"policy"`
 	// Guard is the device guard of the whole host.
-	Guard GuardConfig `toml:"guard"`
-	Run   RunConfig   `toml:"run"`
+	Guard     GuardConfig     `toml:"guard"`
+	Run       RunConfig       `toml:"run"`
+	Apptainer ApptainerConfig `toml:"apptainer"`
 
 	// Log gets warnings about the ledger that make no call fail, such as an event log that
 	// can't be written. nil discards them. It is no key of the file.
@@ -80,6 +81,22 @@ type RunConfig struct {
 	// KeepCount is how many ended tasks are kept at most. 0 means 5000, a negative number
 	// means no limit.
 	KeepCount int `toml:"keep_count"`
+}
+
+// ApptainerConfig has the settings of berth apptainer.
+type ApptainerConfig struct {
+	// SignedBy are fingerprints of OpenPGP keys. Unless the list is empty, SIF files are run only if one of these keys has signed
+	// them.
+	SignedBy []string `toml:"signed_by"`
+	// Keyring is the file with the admin's OpenPGP keys. "" means /etc/apptainer/global-pgp-public.
+	Keyring string `toml:"keyring"`
+	// Library is the address of the server of library:// images. "" means none.
+	Library string `toml:"library"`
+}
+
+// GlobalKeyring returns the path of the file with the admin's OpenPGP keys.
+func (a ApptainerConfig) GlobalKeyring() string {
+	return cmp.Or(a.Keyring, "/etc/apptainer/global-pgp-public")
 }
 
 // Retention returns how long, and how many, ended tasks are kept; 0 means no limit.
@@ -248,8 +265,8 @@ func listKeys(section string, t reflect.Type) (keys []string) {
 
 // check refuses values that cannot be used.
 func (c Config) check() error {
-	dirs := map[string][]string{"state": {c.State}, "data": {c.Data}, "hook": {cmp.Or(c.Hook, "/")}, "host.cdi": c.Host.CDI, "run.hosts_dir": c.Run.HostsDir}
-	for _, key := range []string{"state", "data", "hook", "host.cdi", "run.hosts_dir"} {
+	dirs := map[string][]string{"state": {c.State}, "data": {c.Data}, "hook": {cmp.Or(c.Hook, "/")}, "host.cdi": c.Host.CDI, "run.hosts_dir": c.Run.HostsDir, "apptainer.keyring": {c.Apptainer.GlobalKeyring()}}
+	for _, key := range []string{"state", "data", "hook", "host.cdi", "run.hosts_dir", "apptainer.keyring"} {
 		for _, dir := range dirs[key] {
 			if !filepath.IsAbs(dir) {
 				return fmt.Errorf("%s: %q is not an absolute path", key, dir)

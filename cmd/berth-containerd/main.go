@@ -1,4 +1,4 @@
-// Command berth-containerd does what needs containerd's libraries: it pulls images, and runs
+// Command berth-containerd does what needs large libraries: it pulls images, verifies signatures, and runs
 // tasks with berth --engine containerd. It has no command line: the berth command replaces
 // itself by it (exec) or runs it as a child (package engine).
 package main
@@ -26,6 +26,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/credentials"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 	"github.com/berth-gpu/berth/launcher/image/resolver"
+	"github.com/berth-gpu/berth/launcher/sif"
+	"github.com/berth-gpu/berth/launcher/sif/signature"
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
@@ -211,6 +213,10 @@ func dispatch(ctx context.Context, req engine.Request, progress func(image.Progr
 		return logIn(ctx, req.Access, *req.Login)
 	case "logout":
 		return logOut(ctx, req.Access, req.Login.Host)
+	case "verify":
+		return verifyFile(ctx, *req.Verification)
+	case "keyring":
+		return signature.ChangeKeyring(ctx, *req.Keyring)
 	}
 	e, err := connectEngine(ctx, req)
 	if err != nil {
@@ -243,6 +249,21 @@ func pullIntoStore(ctx context.Context, req engine.Request, progress func(image.
 	defer img.Close()
 	_, err = store.Unpack(ctx, img, progress)
 	return engine.Pulled{Name: img.Name, Layers: img.Layers()}, err
+}
+
+// verifyFile verifies the signatures of the inherited file, and returns the result for each that was looked at. With v.Covered there are none.
+func verifyFile(ctx context.Context, v sif.Verification) (verdicts []sif.Verdict, err error) {
+	f := os.NewFile(engine.FileFD, "image")
+	unix.CloseOnExec(engine.FileFD)
+	defer f.Close() // only read
+	if len(v.Covered) > 0 {
+		return nil, signature.Check(ctx, f, v)
+	}
+	err = signature.Verify(ctx, f, v, func(one sif.Verdict) bool {
+		verdicts = append(verdicts, one)
+		return false
+	})
+	return verdicts, err
 }
 
 // dispatchTask handles the verbs that act on one task.

@@ -24,19 +24,21 @@ import (
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/sif"
 )
 
 // Descriptors that the program inherits.
 const (
 	RequestFD = 3
 	ReplyFD   = 4 // of calls
+	FileFD    = 5 // the file of the call verify
 )
 
 // Request is a request to the program.
 type Request struct {
 	// Verb is run or exec, which replace the command's process, or one of the calls list, stop, signal,
-	// wait, remove, images, pull, rmi and prune. The calls fetch, which pulls an image into Store, login
-	// and logout need no engine.
+	// wait, remove, images, pull, rmi and prune. The calls fetch, which pulls an image into Store, login,
+	// logout, verify and keyring need no engine.
 	Verb string `json:"verb"`
 	// Address is the engine's socket.
 	Address string `json:"address"`
@@ -62,6 +64,9 @@ type Request struct {
 	Selection *image.Selection `json:"selection,omitempty"`
 
 	Login *Login `json:"login,omitempty"` // for login and logout
+
+	Verification *sif.Verification  `json:"verification,omitempty"` // for verify
+	Keyring      *sif.KeyringChange `json:"keyring,omitempty"`      // for keyring
 }
 
 // Login is an account at a registry.

@@ -66,16 +66,32 @@ func readHeader(r io.ReaderAt, size int64) (header, error) {
 	return h, nil
 }
 
-// loadDescriptors reads the descriptors once, and lets the library decode them from memory. The library must not read the
-// file: it would allocate what the header asks for at that time, and panic if that is too much.
+// contents is a file as the library may read it: header and descriptors are those that were checked, and everything else is read from the file. The
+// library allocates what the header asks for, and panics if that is too much.
+type contents struct {
+	sif.ReadWriter // nil: the library doesn't write
+	file           io.ReaderAt
+	header         header
+	table          []byte
+}
+
+func (c contents) ReadAt(p []byte, offset int64) (int, error) {
+	switch {
+	case offset == 0 && len(p) <= len(c.header.raw):
+		return copy(p, c.header.raw), nil
+	case offset == c.header.tableOffset && len(p) <= len(c.table):
+		return copy(p, c.table), nil
+	}
+	return c.file.ReadAt(p, offset)
+}
+
+// loadDescriptors reads the descriptors once, and lets the library decode them. Objects are read from the file when they are asked for.
 func loadDescriptors(r io.ReaderAt, h header) (*sif.FileImage, error) {
-	copied := append(slices.Clip(h.raw), make([]byte, h.tableSize)...)
-	if err := readFull(r, copied[headerSize:], h.tableOffset); err != nil {
+	c := contents{file: r, header: h, table: make([]byte, h.tableSize)}
+	if err := readFull(r, c.table, h.tableOffset); err != nil {
 		return nil, fmt.Errorf("its descriptors: %w", err)
 	}
-	binary.LittleEndian.PutUint64(copied[tableOffsetOffset:], headerSize)
-	binary.LittleEndian.PutUint64(copied[tableSizeOffset:], uint64(h.tableSize))
-	return sif.LoadContainer(sif.NewBuffer(copied))
+	return sif.LoadContainer(c)
 }
 
 // checkPlaces returns an error if an object lies outside of the file, or if objects, header and descriptors overlap.

@@ -1,13 +1,13 @@
 // Package sif reads files in the Singularity Image Format (SIF), the images of Apptainer and SingularityCE. It reads what a
 // launch or a description of an image needs: the header, the descriptors of the data objects, the metadata that
-// "apptainer inspect" shows, and the superblocks of squashfs partitions.
+// "apptainer inspect" shows, and the superblocks of squashfs partitions. Package signature verifies signatures.
 //
 // SIF files are written by strangers. Every count, offset and size is checked before it is used, so memory and time are
 // bounded, whatever the file contains. The format is defined by the package github.com/sylabs/sif/v2/pkg/sif, which decodes the
-// descriptors here. That package allocates what the header asks for, so it gets only a header that was checked, and a
-// copy of the descriptors: a file that changes meanwhile can't differ from what was checked.
+// descriptors here. That package allocates what the header asks for, so it gets only a header that
+// was checked, and a copy of the descriptors: a file that changes meanwhile can't differ from what was checked.
 //
-// The package doesn't verify signatures, decrypt or mount anything, or read files in a partition. A valid superblock doesn't mean
+// The package doesn't decrypt or mount anything, or read files in a partition. A valid superblock doesn't mean
 // that the rest of a file system is valid. The owner of a file can change it after it was read.
 package sif
 
@@ -81,29 +81,38 @@ func (i Image) CheckArch(goarch string) error {
 
 // read is Read of a file with size bytes.
 func read(r io.ReaderAt, size int64) (Image, error) {
-	h, err := readHeader(r, size)
+	file, objects, err := Load(r, size)
 	if err != nil {
 		return Image{}, err
 	}
-	file, err := loadDescriptors(r, h)
-	if err != nil {
-		return Image{}, err
-	}
-	image := Image{ID: file.ID(), Created: sensibleTime(file.CreatedAt()), Modified: sensibleTime(file.ModifiedAt())}
+	image := Image{ID: file.ID(), Created: sensibleTime(file.CreatedAt()), Modified: sensibleTime(file.ModifiedAt()), Objects: objects}
 	var descriptors []sif.Descriptor
 	file.WithDescriptors(func(d sif.Descriptor) bool {
 		descriptors = append(descriptors, d)
-		image.Objects = append(image.Objects, describeObject(d))
 		image.Signed = image.Signed || d.DataType() == sif.DataSignature
 		return false
 	})
-	if err := checkPlaces(h, image.Objects, size); err != nil {
-		return Image{}, err
-	}
 	if err := image.findPartitions(r, descriptors); err != nil {
 		return Image{}, err
 	}
 	return image, nil
+}
+
+// Load reads header and descriptors of a file with size bytes, and checks them, for the library of the format. All objects lie inside the file. The
+// library reads their data from r when it is asked for them.
+func Load(r io.ReaderAt, size int64) (file *sif.FileImage, objects []Object, err error) {
+	h, err := readHeader(r, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	if file, err = loadDescriptors(r, h); err != nil {
+		return nil, nil, err
+	}
+	file.WithDescriptors(func(d sif.Descriptor) bool {
+		objects = append(objects, describeObject(d))
+		return false
+	})
+	return file, objects, checkPlaces(h, objects, size)
 }
 
 // findPartitions sets Root, Overlays and Arch.

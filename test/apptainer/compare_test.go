@@ -34,7 +34,7 @@ const (
 // differs, what testdata says of berth.
 func TestUses(t *testing.T) {
 	s := startServer(t)
-	all := slices.Concat(environmentUses, userUses, directoryUses, mountUses, processUses, imageUses, gpuUses, messageUses)
+	all := slices.Concat(environmentUses, userUses, directoryUses, mountUses, processUses, imageUses, signatureUses, gpuUses, messageUses)
 	have, haveBerth := readOutcomes(t, apptainerOutcomes), readOutcomes(t, berthOutcomes)
 	entries, berthEntries := make([]string, len(all)), make([]string, len(all))
 	t.Run("use", func(t *testing.T) { // which ends when all of its parallel tests have ended
@@ -132,6 +132,9 @@ func describeOutcome(u use, o outcome) string {
 var (
 	namespace = regexp.MustCompile(`:\[\d+\]`)
 	gpuNode   = regexp.MustCompile(`\bnvidia\d\b`) // berth chooses a free one
+	// fingerprint and created are of keys that the server has made.
+	fingerprint = regexp.MustCompile(`\b([0-9A-F]{40}|[0-9a-f]{40})\b`)
+	created     = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC`)
 	// noise are messages of Apptainer about this server's programs, and about unmounting in time.
 	noise = regexp.MustCompile(`^INFO: +(\w+ not found, will not be able|Terminating [\w-]+ after timeout|Timeouts can be caused by)`)
 	// message is the beginning of messages of the two programs.
@@ -143,6 +146,7 @@ var (
 // normalize removes the values of one run from a text, and the help that follows a message about a wrong command line.
 func normalize(text string) string {
 	text = namespace.ReplaceAllString(usage.ReplaceAllString(text, ""), ":[N]")
+	text = fingerprint.ReplaceAllString(created.ReplaceAllString(text, "TIME"), "FINGERPRINT")
 	return gpuNode.ReplaceAllString(text, "nvidiaN")
 }
 

@@ -140,7 +140,8 @@ func makeEntryImage(dir string) error {
 //	entry.sif    an OCI image with an entry point
 //	full.sif     all sections of a definition file
 //	overlay.sif  bare.sif with a writable partition
-//	signed.sif   bare.sif with a signature
+//	signed.sif   bare.sif with a signature of the key in the directory keys
+//	pem.sif      bare.sif with a signature of key.pem, whose public key is public.pem
 //	overlay.img  a writable file system of its own
 //	sandbox      full.sif as a directory
 //	layout       the OCI layout of bare.sif
@@ -219,6 +220,10 @@ mkdir -m 700 keys
 export APPTAINER_KEYSDIR=$PWD/keys
 apptainer --silent key newpair --name Ann --email ann@example.org --comment test --password '' --push=false --bit-length 2048 >$log
 apptainer --silent sign signed.sif
+cp bare.sif pem.sif
+openssl genrsa -out key.pem 2048 2>$log
+openssl rsa -in key.pem -pubout -out public.pem 2>$log
+apptainer --silent sign --key key.pem pem.sif
 build --sandbox sandbox full.sif
 mkdir -p plain/bin plain/etc plain/proc plain/tmp
 cp /usr/bin/busybox plain/bin/busybox

@@ -123,7 +123,9 @@ func TestWhoImportsWhat(t *testing.T) {
 		{"cgo's own package", module + "/gpu/nvml", "cmd/berth-nvml"},
 		{"containerd's client", "github.com/containerd/containerd/v2/client", "launcher/containerd"},
 		{"containerd's resolver", "github.com/containerd/containerd/v2/core/remotes/docker", "launcher/image/resolver"},
-		{"the library of SIF files", "github.com/sylabs/sif/v2/pkg/sif", "launcher/sif"},
+		{"the library of SIF files", "github.com/sylabs/sif/v2/pkg/sif", "launcher/sif/..."},
+		{"the library of SIF files' signatures", "github.com/sylabs/sif/v2/pkg/integrity", "launcher/sif/signature"},
+		{"signatures", module + "/launcher/sif/signature", "cmd/berth-containerd"},
 		{"the engine on containerd", module + "/launcher/containerd", "cmd/berth-containerd"},
 	} {
 		t.Run(rule.name, func(t *testing.T) {

@@ -67,7 +67,7 @@ func Command() *cli.Command {
 			newVerb("exec", "run a command of an image", "IMAGE COMMAND [ARG…]"),
 			newVerb("run", "run an image's runscript or entry point", "IMAGE [ARG…]"),
 			newVerb("shell", "run a shell of an image", "IMAGE"),
-			inspectVerb(), pullVerb(), versionVerb(),
+			inspectVerb(), keyVerb(), pullVerb(), verifyVerb(), versionVerb(),
 		},
 	}
 }
@@ -150,6 +150,9 @@ func runVerb(c *cli.Context) error {
 	defer img.closeFile()
 	if c.Bool("writable") && !img.isDir {
 		return errors.New("--writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory")
+	}
+	if err := img.checkPolicy(c.Context, c.Args().First(), conf); err != nil {
+		return err
 	}
 	if img.reference != "" || img.isUnpacked(c) {
 		if err := checkDevices(c, conf, wanted); err != nil {

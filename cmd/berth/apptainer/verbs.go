@@ -47,7 +47,8 @@ func versionVerb() *cli.Command {
 func otherVerbs() map[string]string {
 	const (
 		build    = "berth makes no images: apptainer, docker, podman and buildah do"
-		digests  = "signatures of SIF files aren't checked; the layers of an image are, by digest: docker://NAME@sha256:… names one"
+		sign     = "berth signs no SIF files: apptainer sign does, and berth apptainer verify verifies signatures"
+		servers  = "key servers aren't asked: gpg --recv-keys gets a key, and berth apptainer key import FILE takes it"
 		cache    = "berth images lists pulled images, berth prune --all removes those that nothing uses, and berth system df shows their disk space"
 		instance = "there are no instances: berth run -d starts a task, berth ps lists tasks, and berth stop ends one"
 		login    = "berth login REGISTRY logs in, berth logout REGISTRY logs out"
@@ -57,7 +58,7 @@ func otherVerbs() map[string]string {
 		sif      = "berth changes no SIF files; berth apptainer inspect shows one"
 	)
 	return map[string]string{
-		"build": build, "push": push, "sign": digests, "verify": digests, "key": digests, "keyserver": digests, "cache": cache,
+		"build": build, "push": push, "sign": sign, "keyserver": servers, "cache": cache,
 		"instance": instance, "registry": login, "remote": login, "search": library, "delete": library, "sif": sif, "overlay": "--overlay DIR keeps changes in a directory",
 		"oci": instance, "plugin": admin, "config": admin, "capability": admin, "checkpoint": "there are no checkpoints", "test": "berth apptainer exec IMAGE /.singularity.d/test runs an image's test",
 	}

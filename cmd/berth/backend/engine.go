@@ -40,6 +40,7 @@ func EngineFlags() []cli.Flag {
 type Engine struct {
 	program string
 	Request engine.Request // the part that the requests of all verbs have
+	file    *os.File       // for engine.FileFD, nil for none
 }
 
 // ChooseEngine returns the engine that the command line, the environment or the
@@ -60,7 +61,7 @@ func ChooseEngine(c *cli.Context, conf berth.Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--engine containerd: %w, or leave out --engine", err)
 	}
-	return &Engine{program, engine.Request{
+	return &Engine{program: program, Request: engine.Request{
 		Address: cmp.Or(c.String("containerd-address"), conf.Run.ContainerdAddress), Config: c.String("config"), Berth: self, Access: registryAccess(conf, c.App.Version),
 	}}, nil
 }
@@ -102,6 +103,9 @@ func (e Engine) Call(ctx context.Context, req engine.Request, value any, progres
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{f, w} // 3 and 4
+	if e.file != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, e.file)
+	}
 	// The call is cancelled when this process is killed, for the pipe then ends.
 	if _, err := cmd.StdinPipe(); err != nil {
 		return errors.Join(fmt.Errorf("call %s: %w", e.program, err), w.Close())

@@ -28,7 +28,7 @@ func NewFetcher(c *cli.Context, conf berth.Config, store image.Store) (*Engine, 
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{program, engine.Request{Verb: "fetch", Store: store.Dir, Access: registryAccess(conf, c.App.Version)}}, nil
+	return &Engine{program: program, Request: engine.Request{Verb: "fetch", Store: store.Dir, Access: registryAccess(conf, c.App.Version)}}, nil
 }
 
 // NewImageFetcher returns a function that pulls images for tasks into the store

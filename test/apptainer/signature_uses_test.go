@@ -1,0 +1,41 @@
+package apptainer
+
+// signed begins scripts with a copy of the signed image and with the key that has signed it. berth signs nothing: the scripts call Apptainer by its path.
+const signed = "export APPTAINER_KEYSDIR=/images/keys; cp /images/signed.sif a.sif; "
+
+var signatureUses = []use{
+	{name: "verify", script: signed + `apptainer verify a.sif`},
+	{name: "verify --all", script: signed + `apptainer verify --all a.sif; apptainer verify -a --local a.sif`},
+	{name: "verify --json", script: signed + `apptainer verify --json a.sif; apptainer verify -j --group-id 1 a.sif`},
+	{name: "verify of a group", script: signed + `apptainer verify --group-id 1 a.sif; apptainer verify -g 9 a.sif`},
+	{name: "verify of an object", script: signed + `apptainer verify --sif-id 1 a.sif; apptainer verify -i 99 a.sif`},
+	{name: "verify of a signature", script: signed + `apptainer verify --sif-id 4 a.sif`},
+	{name: "verify of a group and an object", script: signed + `apptainer verify --sif-id 1 --group-id 1 a.sif`},
+	{name: "verify without a signature", script: `apptainer verify --local /images/bare.sif`},
+	{name: "verify without the key", script: `apptainer verify --local /images/signed.sif; apptainer verify --local --json /images/signed.sif`},
+	{name: "verify with the key in the home directory", script: `mkdir -p .apptainer; cp -r /images/keys .apptainer; apptainer verify /images/signed.sif`},
+	{name: "verify with the key in a configuration directory", script: `mkdir -p c; cp -r /images/keys c; APPTAINER_CONFIGDIR=$PWD/c apptainer verify /images/signed.sif; rm -r c`},
+	{name: "verify with variables of Singularity", script: `SINGULARITY_SYPGPDIR=/images/keys apptainer verify /images/signed.sif 2>/dev/null; SINGULARITY_KEYSDIR=/images/keys apptainer verify --local /images/signed.sif`},
+	{name: "verify of changed data", script: signed + `printf X | dd of=a.sif bs=1 seek=100000 conv=notrunc status=none; apptainer verify a.sif; apptainer verify --json a.sif`},
+	{name: "verify of a changed header", script: signed + `printf X | dd of=a.sif bs=1 seek=50 conv=notrunc status=none; apptainer verify a.sif; apptainer verify --json a.sif`},
+	{name: "verify of a changed descriptor", script: signed + `printf X | dd of=a.sif bs=1 seek=$((4096+100)) conv=notrunc status=none; apptainer verify a.sif`},
+	{name: "verify of an added object", script: signed + `/usr/bin/apptainer sif add --datatype 4 --parttype 4 --partfs 3 --partarch 2 --groupid 1 a.sif /etc/hostname; apptainer verify a.sif; apptainer verify --sif-id 1 a.sif`},
+	{name: "verify of an added group", script: signed + `/usr/bin/apptainer sif add --datatype 4 --parttype 4 --partfs 3 --partarch 2 --groupid 2 a.sif /etc/hostname; apptainer verify a.sif; apptainer verify --group-id 1 a.sif`},
+	{name: "verify of one signed object", script: `export APPTAINER_KEYSDIR=/images/keys; cp /images/bare.sif a.sif; /usr/bin/apptainer -s sign --sif-id 1 a.sif; apptainer verify a.sif; apptainer verify --sif-id 1 a.sif`},
+	{name: "verify of two signatures", script: signed + `export APPTAINER_KEYSDIR=$PWD/k; /usr/bin/apptainer -s key newpair -N Bob -E bob@example.org -C '' -P '' -U=false -b 2048; /usr/bin/apptainer -s sign a.sif; apptainer verify --local a.sif; APPTAINER_KEYSDIR=/images/keys apptainer verify --local a.sif; rm -r k`},
+	{name: "verify --key", script: `apptainer verify --key /images/public.pem /images/pem.sif; apptainer verify --json --key /images/public.pem /images/pem.sif`},
+	{name: "verify of a signature of another kind", script: `apptainer verify --local /images/pem.sif; apptainer verify --key /images/public.pem /images/signed.sif`},
+	{name: "verify --key with another key", script: `openssl genrsa 2048 2>/dev/null | openssl rsa -pubout -out other.pem 2>/dev/null; apptainer verify --key other.pem /images/pem.sif; rm other.pem`},
+	{name: "verify --key of no key", script: `apptainer verify --key /etc/hostname /images/pem.sif; apptainer verify --key nosuch /images/pem.sif`},
+	{name: "verify --legacy-insecure", script: signed + `apptainer verify --legacy-insecure a.sif; apptainer verify --legacy-insecure --all a.sif`},
+	{name: "verify of no image", script: `apptainer verify nosuch.sif; apptainer verify /etc/hostname`},
+	{name: "verify of a directory", script: `apptainer verify /images/sandbox`},
+	{name: "verify without an image", script: `apptainer verify 2>/dev/null`},
+	{name: "verify with two images", script: `apptainer verify /images/signed.sif /images/bare.sif 2>/dev/null`},
+	{name: "verify with an unknown flag", script: `apptainer verify --nosuch /images/signed.sif 2>/dev/null`},
+	{name: "key list", script: `apptainer key list; apptainer key list --keysdir /images/keys`},
+	{name: "key import", script: `gpg --enarmor </images/keys/pgp-public 2>/dev/null | sed 's/ARMORED FILE/PUBLIC KEY BLOCK/' >a.asc; export APPTAINER_KEYSDIR=$PWD/k; apptainer key import a.asc >/dev/null; apptainer key list; apptainer verify --local /images/signed.sif; rm -rf k .gnupg a.asc`},
+	{name: "key remove", script: `f=$(APPTAINER_KEYSDIR=/images/keys /usr/bin/apptainer key list | sed -n 's/.*Fingerprint: *//p'); mkdir -m 700 k; cp /images/keys/* k; export APPTAINER_KEYSDIR=$PWD/k; apptainer key remove $f; apptainer key list; apptainer key remove $f; rm -r k`},
+	{name: "key import of no key", script: `apptainer key import nosuch 2>/dev/null`, differs: "an error has the exit code 255"},
+	{name: "key remove of no key", script: `apptainer key remove 0000000000000000000000000000000000000000`},
+}
