@@ -137,6 +137,7 @@ func unsigned(t testing.TB) []byte {
 		input(t, library.DataDeffile, []byte("bootstrap: other")), root(t),
 		input(t, library.DataPartition, bytes.Repeat([]byte("overlay "), 512), library.OptPartitionMetadata(library.FsExt3, library.PartOverlay, "arm64")),
 		input(t, library.DataGeneric, []byte("other"), library.OptGroupID(2)),
+		input(t, library.DataGeneric, []byte("beside"), library.OptGroupID(1)),
 	)
 }
 
@@ -188,12 +189,13 @@ func TestCheck(t *testing.T) {
 		{"expired key", sign(t, plain, by(old), group(1), integrity.OptSignWithTime(func() time.Time { return time.Now().Add(-time.Hour) })), olds, "key expired"},
 		{"another group", sign(t, plain, by(ann), group(2)), ring, "signature not found for object group 1"},
 		{"another object", sign(t, plain, by(ann), integrity.OptSignObjects(1)), ring, "not signed"},
-		{"not the overlay", sign(t, plain, by(ann), integrity.OptSignObjects(1, 2)), ring, "not signed"},
+		{"not the overlay", sign(t, plain, by(ann), integrity.OptSignObjects(1, 2, 5)), ring, "not signed"},
 		{"root changed", flip(t, good, "hsqs", 100), ring, "data object integrity compromised: 2"},
 		{"overlay changed", flip(t, good, "overlay ", 7), ring, "data object integrity compromised: 3"},
+		{"object beside them changed", flip(t, good, "beside", 0), ring, "data object integrity compromised: 5"},
 		{"name of the root changed", flip(t, good, "root\x00", 0), ring, "descriptor integrity compromised: 2"},
 		{"header changed", flip(t, good, "SIF_MAGIC", 20), ring, "header integrity compromised"},
-		{"signature changed", flip(t, good, `"version":1`, 0), ring, "signature object 5 not valid"},
+		{"signature changed", flip(t, good, `"version":1`, 0), ring, "signature object 6 not valid"},
 		{"another root", replaceRoot(t, good), ring, "data object integrity compromised: 2"},
 		{"root without a group", write(t, root(t, library.OptNoGroup())), ring, "invalid group ID"},
 		{"signed by a key of another kind", sign(t, plain, integrity.OptSignWithSigner(signer), group(1)), ring, "key material not provided"},
@@ -264,15 +266,15 @@ func TestVerify(t *testing.T) {
 		want    []string // signer and objects, and changed ones
 		err     string
 	}{
-		{"all", good, sif.Verification{}, []string{"ann 1 2 3", "ann 4"}, ""},
+		{"all", good, sif.Verification{}, []string{"ann 1 2 3 5", "ann 4"}, ""},
 		{"one group", good, sif.Verification{Groups: []uint32{2}}, []string{"ann 4"}, ""},
 		{"one object", good, sif.Verification{Objects: []uint32{2}}, []string{"ann 2"}, ""},
 		{"no such group", good, sif.Verification{Groups: []uint32{9}}, nil, "group not found"},
 		{"no such object", good, sif.Verification{Objects: []uint32{9}}, nil, "object not found"},
-		{"a group that isn't signed", sign(t, plain, by(ann), integrity.OptSignGroup(1)), sif.Verification{}, []string{"ann 1 2 3"}, "signature not found for object group 2"},
-		{"unknown key", sign(t, plain, by(bob)), sif.Verification{}, []string{""}, "signature object 5 not valid: openpgp: signature made by unknown entity"},
+		{"a group that isn't signed", sign(t, plain, by(ann), integrity.OptSignGroup(1)), sif.Verification{}, []string{"ann 1 2 3 5"}, "signature not found for object group 2"},
+		{"unknown key", sign(t, plain, by(bob)), sif.Verification{}, []string{""}, "signature object 6 not valid: openpgp: signature made by unknown entity"},
 		{"changed", flip(t, good, "hsqs", 100), sif.Verification{}, []string{"ann 1, changed 2"}, "data object integrity compromised: 2"},
-		{"key", sign(t, plain, integrity.OptSignWithSigner(signer)), sif.Verification{PublicKey: public}, []string{" 1 2 3", " 4"}, ""},
+		{"key", sign(t, plain, integrity.OptSignWithSigner(signer)), sif.Verification{PublicKey: public}, []string{" 1 2 3 5", " 4"}, ""},
 		{"key for a signature of OpenPGP", good, sif.Verification{PublicKey: public}, nil, "key material not provided for PGP clear-sign signature"},
 		{"legacy", good, sif.Verification{Legacy: true}, nil, "signature not found for object 2"},
 		{"legacy of all", good, sif.Verification{Legacy: true, LegacyAll: true}, nil, "signature not found for object 1"},
