@@ -11,7 +11,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -209,6 +211,8 @@ func dispatch(ctx context.Context, req engine.Request, progress func(image.Progr
 	switch req.Verb {
 	case "fetch":
 		return pullIntoStore(ctx, req, progress)
+	case "fetch-sif":
+		return pullSIF(ctx, req, progress)
 	case "login":
 		return logIn(ctx, req.Access, *req.Login)
 	case "logout":
@@ -249,6 +253,31 @@ func pullIntoStore(ctx context.Context, req engine.Request, progress func(image.
 	defer img.Close()
 	_, err = store.Unpack(ctx, img, progress)
 	return engine.Pulled{Name: img.Name, Layers: img.Layers()}, err
+}
+
+// pullSIF pulls a SIF file into berth's own store and returns its path.
+func pullSIF(ctx context.Context, req engine.Request, progress func(image.Progress)) (string, error) {
+	store := image.Store{Dir: req.Store}
+	if path, found := strings.CutPrefix(req.Image, "library://"); found {
+		from, err := resolver.OpenLibrary(req.Access, req.Library, path, runtime.GOARCH)
+		if err != nil {
+			return "", err
+		}
+		d, err := from.Resolve(ctx)
+		if err != nil {
+			return "", err
+		}
+		return store.FetchSIFBlob(ctx, registry.Name{Host: req.Library, Repository: path}, from, d, progress)
+	}
+	name, err := registry.Parse(strings.TrimPrefix(req.Image, "oras://"))
+	if err != nil {
+		return "", err
+	}
+	from, err := resolver.Open(ctx, req.Access, name)
+	if err != nil {
+		return "", err
+	}
+	return store.FetchSIF(ctx, name, from, progress)
 }
 
 // verifyFile verifies the signatures of the inherited file, and returns the result for each that was looked at. With v.Covered there are none.

@@ -48,19 +48,19 @@ func orderArguments(app *cli.App, args []string) []string {
 }
 
 // findVerb returns the verb that the arguments name, and its index; nil if there is none. For
-// a verb with subcommands it returns the subcommand, at any depth.
+// a verb with subcommands it returns the subcommand.
 func findVerb(app *cli.App, args []string) (verb *cli.Command, at int) {
 	if at = verbIndex(app, args); at < 0 {
 		return nil, at
 	}
 	verb = app.Command(args[at])
-	for verb != nil && len(verb.Subcommands) > 0 {
-		if at++; at == len(args) {
-			return nil, at
-		}
-		verb = verb.Command(args[at])
+	if verb == nil || len(verb.Subcommands) == 0 {
+		return verb, at
 	}
-	return verb, at
+	if at++; at == len(args) {
+		return nil, at
+	}
+	return verb.Command(args[at]), at
 }
 
 // verbIndex returns the index of the verb among the arguments, -1 if there is none.

@@ -67,7 +67,7 @@ func kindOf(verb string, f cli.Flag) string {
 		return "directory"
 	case "device":
 		return "cdi"
-	case "config", "containerd-address", "env-file", "label-file", "cidfile", "gang":
+	case "key", "config", "containerd-address", "env-file", "label-file", "cidfile", "gang":
 		return "file"
 	case "filter":
 		return conditions()[verb]
@@ -115,7 +115,7 @@ func operands() map[string]string {
 	for _, v := range []string{"exec", "stop", "kill", "wait", "rm", "inspect", "stats", "logs", "attach", "release"} {
 		all[v] = "ask " + v
 	}
-	for _, v := range []string{"exec", "run", "shell", "inspect"} {
+	for _, v := range []string{"exec", "run", "shell", "inspect", "verify"} {
 		all["apptainer "+v] = "file"
 	}
 	return all

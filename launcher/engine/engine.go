@@ -37,8 +37,8 @@ const (
 // Request is a request to the program.
 type Request struct {
 	// Verb is run or exec, which replace the command's process, or one of the calls list, stop, signal,
-	// wait, remove, images, pull, rmi and prune. The calls fetch, which pulls an image into Store, login,
-	// logout, verify and keyring need no engine.
+	// wait, remove, images, pull, rmi and prune. The calls fetch and fetch-sif, which pull an image into Store,
+	// login, logout, verify and keyring need no engine.
 	Verb string `json:"verb"`
 	// Address is the engine's socket.
 	Address string `json:"address"`
@@ -56,10 +56,12 @@ type Request struct {
 	Signal int           `json:"signal,omitempty"`
 	Force  bool          `json:"force,omitempty"`
 
-	// Image and Search are for pull and fetch. Store is for fetch: the directory of berth's own images.
+	// Image and Search are for pull and fetch. Store is for fetch and fetch-sif: the directory of berth's own images. Image of fetch-sif
+	// has its scheme, and Library is the address of the server of library://.
 	// Selection is for rmi and prune.
 	Image     string           `json:"image,omitempty"`
 	Store     string           `json:"store,omitempty"`
+	Library   string           `json:"library,omitempty"`
 	Search    image.Search     `json:"search"`
 	Selection *image.Selection `json:"selection,omitempty"`
 

@@ -163,7 +163,7 @@ func TestArchiveKinds(t *testing.T) {
 		{"docker-daemon:app:1", "image docker-daemon:app:1: docker's images are not read here; docker save -o FILE app:1 writes one that berth run takes"},
 		{"containers-storage:app", "image containers-storage:app: podman's images are not read here; podman save -o FILE app writes one that berth run takes"},
 		{"app.sif", "image app.sif: berth run starts no SIF files, but berth apptainer run app.sif does"},
-		{"library://app", "image library://app: berth reads no SIF files; docker://NAME or NAME is an image of a registry"},
+		{"library://app", "image library://app: berth apptainer takes SIF files; docker://NAME or NAME is an image of layers"},
 	} {
 		img, err := Store{Dir: t.TempDir()}.Open(t.Context(), tt.ref, Search{Pull: Never})
 		if text := fmt.Sprint(err); err != nil && text != tt.says || err == nil && tt.says != "" {
@@ -173,7 +173,7 @@ func TestArchiveKinds(t *testing.T) {
 			img.Close()
 		}
 	}
-	for ref, says := range map[string]string{"oci:./x": "nothing to pull", "docker-archive:x.tar": "nothing to pull", "docker-daemon:x": "docker save", "app.sif": "writes no SIF file", "oras://x/app": "reads no SIF files", "docker://x/app.sif": "", "x:1": "", "registry.x:5000/dir": ""} {
+	for ref, says := range map[string]string{"oci:./x": "nothing to pull", "docker-archive:x.tar": "nothing to pull", "docker-daemon:x": "docker save", "app.sif": "writes no SIF file", "oras://x/app": "berth apptainer takes SIF files", "docker://x/app.sif": "", "x:1": "", "registry.x:5000/dir": ""} {
 		if err := CheckPullable(ref); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("pulling %s: %v, want %q", ref, err, says)
 		}

@@ -274,7 +274,7 @@ func CheckReadable(ref string) error {
 		return fmt.Errorf("image %s: %s's images are not read here; %s save -o FILE %s writes one that berth run takes", ref, engine, engine, rest)
 	case "library", "shub", "oras":
 		if strings.HasPrefix(rest, "//") {
-			return fmt.Errorf("image %s: berth reads no SIF files; docker://NAME or NAME is an image of a registry", ref)
+			return fmt.Errorf("image %s: berth apptainer takes SIF files; docker://NAME or NAME is an image of layers", ref)
 		}
 	}
 	if isSIF(ref) {

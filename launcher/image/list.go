@@ -106,14 +106,14 @@ func layerSize(home string) int64 {
 	return CountSize(home)
 }
 
-// Size returns the size of the files of all complete layers, in bytes.
+// Size returns the size of the files of all complete layers and of SIF files, in bytes.
 func (s Store) Size() (total int64) {
 	for _, home := range s.listLayerDirs() {
 		if pathExists(filesDir(home)) {
 			total += layerSize(home)
 		}
 	}
-	return total
+	return total + CountSize(s.sifDir())
 }
 
 // CountSize returns the sum of the sizes of the regular files in a directory, in bytes. Files that can't be

@@ -82,7 +82,7 @@ func (s Store) Prune(sel Selection) (Removed, error) {
 			kept = append(kept, c.Of)
 		}
 	}
-	return done, errors.Join(err, s.collectGarbage(sel, kept, removed, used, &done))
+	return done, errors.Join(err, s.collectGarbage(sel, kept, removed, used, &done), s.pruneSIFs(sel, &done))
 }
 
 // candidates returns a candidate for each record. Each has one platform.

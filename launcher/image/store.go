@@ -31,6 +31,7 @@ import (
 //	DIR/blobs/sha256/HEX  manifests and configurations of images that were pulled
 //	DIR/names/KEY.json    what a name stands for, per platform (records.go)
 //	DIR/uses/RANDOM       layers that processes use which aren't a task's; see use.go for its flock
+//	DIR/sif/HEX/          SIF files (sif_files.go)
 //
 // CHAIN is the chain id of the image specification. It depends on the layers below, because directories that a
 // layer doesn't describe get their attributes from them.

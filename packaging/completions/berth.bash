@@ -156,6 +156,12 @@ _berth() {
 	"apptainer shell",--app) :; return ;;
 	"apptainer shell",--shell | "apptainer shell",-s) :; return ;;
 	"apptainer shell",--dns) :; return ;;
+	"apptainer key",--keysdir | "apptainer key",-d) :; return ;;
+	"apptainer pull",--dir) :; return ;;
+	"apptainer pull",--library) :; return ;;
+	"apptainer verify",--group-id | "apptainer verify",-g) :; return ;;
+	"apptainer verify",--sif-id | "apptainer verify",-i) :; return ;;
+	"apptainer verify",--key) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	gpus,--format) :; return ;;
 	leases,--format) :; return ;;
 	"cdi generate",--output | "cdi generate",-o) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
@@ -168,7 +174,7 @@ _berth() {
 	system,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	system,*) mapfile -t COMPREPLY < <(compgen -W 'df prune' -- "$cur") ;;
 	apptainer,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
-	apptainer,*) mapfile -t COMPREPLY < <(compgen -W 'exec run shell inspect pull' -- "$cur") ;;
+	apptainer,*) mapfile -t COMPREPLY < <(compgen -W 'exec run shell inspect key pull verify' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -216,7 +222,10 @@ _berth() {
 	"apptainer shell",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	"apptainer inspect",-*) mapfile -t COMPREPLY < <(compgen -W '--json -j --all --labels -l --deffile -d --runscript -r --startscript --test -t --environment -e --helpfile -H --help -h' -- "$cur") ;;
 	"apptainer inspect",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-	"apptainer pull",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
+	"apptainer key",-*) mapfile -t COMPREPLY < <(compgen -W '--global -g --keysdir -d --help -h' -- "$cur") ;;
+	"apptainer pull",-*) mapfile -t COMPREPLY < <(compgen -W '--force -F --dir --library --help -h' -- "$cur") ;;
+	"apptainer verify",-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --group-id -g --sif-id -i --json -j --key --legacy-insecure --help -h' -- "$cur") ;;
+	"apptainer verify",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;
 	topo,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-trunc --help -h' -- "$cur") ;;
 	leases,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;

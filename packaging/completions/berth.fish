@@ -327,8 +327,23 @@ complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l startscript -d 
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l test -s t -d 'show the test script'
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l environment -s e -d 'show the scripts that set the environment'
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l helpfile -s H -d 'show the help text'
+complete -c berth -n '__fish_seen_subcommand_from key' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from apptainer' -a 'key' -d 'list and change the OpenPGP keys that verify SIF files'
+complete -c berth -n '__fish_seen_subcommand_from key' -f -l global -s g -d 'use the admin\'s keyring: apptainer.keyring in /etc/berth/config.toml'
+complete -c berth -n '__fish_seen_subcommand_from key' -f -l keysdir -s d -r -d 'use the keyring in the directory DIR (default: ~/.apptainer/keys)'
 complete -c berth -n '__fish_seen_subcommand_from pull' -f -l help -s h -d 'show help'
-complete -r -c berth -n '__fish_seen_subcommand_from apptainer' -a 'pull' -d 'pull an image of a registry into berth\'s store'
+complete -r -c berth -n '__fish_seen_subcommand_from apptainer' -a 'pull' -d 'pull an image'
+complete -c berth -n '__fish_seen_subcommand_from pull' -f -l force -s F -d 'replace an existing FILE'
+complete -c berth -n '__fish_seen_subcommand_from pull' -f -l dir -r -d 'write FILE in the directory DIR'
+complete -c berth -n '__fish_seen_subcommand_from pull' -f -l library -r -d 'pull library:// images from the server ADDRESS'
+complete -c berth -n '__fish_seen_subcommand_from verify' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from apptainer' -a 'verify' -d 'verify the signatures of a SIF file'
+complete -c berth -n '__fish_seen_subcommand_from verify' -f -l all -s a -d 'with --legacy-insecure, verify each object'
+complete -c berth -n '__fish_seen_subcommand_from verify' -f -l group-id -s g -r -d 'verify the objects of the group ID'
+complete -c berth -n '__fish_seen_subcommand_from verify' -f -l sif-id -s i -r -d 'verify the object ID'
+complete -c berth -n '__fish_seen_subcommand_from verify' -f -l json -s j -d 'print JSON as Apptainer does'
+complete -c berth -n '__fish_seen_subcommand_from verify' -l key -r -d 'verify with the public key in the PEM file FILE'
+complete -c berth -n '__fish_seen_subcommand_from verify' -f -l legacy-insecure -d 'verify signatures of the older format, which cover no header'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'gpus' -d 'list the node\'s GPUs and slices, their state and holders'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l json -d 'print JSON'
@@ -478,7 +493,7 @@ complete -c berth -n '__fish_seen_subcommand_from images' -f
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f
 complete -c berth -n '__fish_seen_subcommand_from prune' -f
 complete -c berth -n '__fish_seen_subcommand_from system' -f
-complete -c berth -n '__fish_seen_subcommand_from apptainer; and not __fish_seen_subcommand_from exec; and not __fish_seen_subcommand_from run; and not __fish_seen_subcommand_from shell; and not __fish_seen_subcommand_from inspect' -f
+complete -c berth -n '__fish_seen_subcommand_from apptainer; and not __fish_seen_subcommand_from exec; and not __fish_seen_subcommand_from run; and not __fish_seen_subcommand_from shell; and not __fish_seen_subcommand_from inspect; and not __fish_seen_subcommand_from verify' -f
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f
 complete -c berth -n '__fish_seen_subcommand_from topo' -f
 complete -c berth -n '__fish_seen_subcommand_from leases' -f

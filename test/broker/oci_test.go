@@ -145,7 +145,7 @@ func TestOCI(t *testing.T) {
 		{"no such devices", []string{"exec", "--gpus", "nosuch:1", "docker://" + registry.Host + "/not/asked", "true"}, rig.Said{Code: 255, Err: "berth: request nosuch: node has no nosuch; it has h100; berth gpus lists the node's devices\n"}},
 		{"no tag", []string{"exec", image + ":2", "true"}, rig.Said{Code: 255, Err: "berth: open image " + image + ":2: no image is tagged \"2\"; there are: 1\n"}},
 		{"written to", []string{"exec", "-w", image, "true"}, rig.Said{Code: 255, Err: "berth: --writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory\n"}},
-		{"a SIF file of a registry", []string{"exec", "oras://example.org/a", "true"}, rig.Said{Code: 255, Err: "berth: image \"oras://example.org/a\": SIF files of registries aren't pulled here; images of registries are docker://NAME\n"}},
+		{"a SIF file of a library", []string{"exec", "library://a/b/c:1", "true"}, rig.Said{Code: 255, Err: "berth: library://a/b/c:1: there is no library: apptainer.library in /etc/berth/config.toml names a server of such images\n"}},
 		{"pull into a file", []string{"pull", "a.sif", pulled}, rig.Said{Code: 255, Err: "berth: pull writes no SIF file: berth apptainer exec " + pulled + " pulls the image and runs it\n"}},
 		{"pull", []string{"pull", pulled}, rig.Said{Out: registry.Host + "/app:1\n", Err: "berth: no SIF file is written: berth apptainer exec " + pulled + " runs the image\n"}},
 		{"another verb", []string{"build", "a.sif", "a.def"}, rig.Said{Code: 255, Err: "berth: apptainer build: berth makes no images: apptainer, docker, podman and buildah do\n"}},

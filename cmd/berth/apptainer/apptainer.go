@@ -53,6 +53,8 @@ func Command() *cli.Command {
 			"(--gpus, --nv), as a lease that ends with it.\n\n" +
 			"IMAGE is a SIF file or a directory, or one of\n" +
 			"  docker://NAME[:TAG]            an image of a registry\n" +
+			"  oras://NAME[:TAG]              a SIF file of a registry\n" +
+			"  library://PATH[:TAG]           a SIF file of the server apptainer.library in /etc/berth/config.toml\n" +
 			"  oci:DIR[:TAG]                  an OCI image layout\n" +
 			"  oci-archive:FILE[:TAG]         one in a tar archive\n" +
 			"  docker-archive:FILE[:NAME]     what docker save and podman save write\n\n" +
@@ -143,7 +145,13 @@ func runVerb(c *cli.Context) error {
 	if os.Geteuid() == 0 && os.Getenv(imageVariable) != "" && os.Getenv("BERTH_LEASE") != "" { // the child of leasing.Hold
 		return becomeCommand(c, conf, wanted, true)
 	}
-	img, err := openImage(c.Args().First())
+	name := c.Args().First()
+	if isRemoteSIF(name) {
+		if name, err = fetchSIF(c, conf, name); err != nil {
+			return err
+		}
+	}
+	img, err := openImage(name)
 	if err != nil {
 		return err
 	}

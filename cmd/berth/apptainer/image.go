@@ -56,6 +56,9 @@ func openImage(name string) (image, error) {
 	if isReference(name) {
 		return image{reference: name}, nil
 	}
+	if isRemoteSIF(name) {
+		return image{}, fmt.Errorf("%s: berth apptainer pull writes a file of it", name)
+	}
 	f, st, err := openPath(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return image{}, fmt.Errorf("image %q: there is no such file or directory; docker://NAME is an image of a registry", name)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -29,51 +30,23 @@ func localKeyring(c *cli.Context) string {
 }
 
 func keyVerb() *cli.Command {
-	flags := []cli.Flag{
-		&cli.BoolFlag{Name: "global", Aliases: []string{"g"}, Usage: "use the admin's keyring: apptainer.keyring in /etc/berth/config.toml"},
-		&cli.StringFlag{Name: "keysdir", Aliases: []string{"d"}, Usage: "use the keyring in the directory `DIR` (default: ~/.apptainer/keys)"},
-	}
-	// change returns the change for the argument of a verb, which is "" for a verb without one.
-	sub := func(name, usage, args string, change func(argument string) (sif.KeyringChange, error)) *cli.Command {
-		return &cli.Command{
-			Name: name, Usage: usage, ArgsUsage: args, Flags: flags, OnUsageError: wrongUsage,
-			Action: func(c *cli.Context) error { return withCode(useKeyring(c, change)) },
-		}
-	}
 	return &cli.Command{
-		Name: "key", Usage: "list and change the OpenPGP keys that verify SIF files", HideHelpCommand: true, OnUsageError: wrongUsage,
-		Action: func(c *cli.Context) error {
-			if c.NArg() > 0 {
-				return withCode(fmt.Errorf("apptainer key %s: gpg makes, exports and gets keys, and berth apptainer key import FILE takes public ones", c.Args().First()))
-			}
-			return cli.ShowSubcommandHelp(c)
+		Name: "key", Usage: "list and change the OpenPGP keys that verify SIF files", ArgsUsage: "list | import FILE | remove FINGERPRINT",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "global", Aliases: []string{"g"}, Usage: "use the admin's keyring: apptainer.keyring in /etc/berth/config.toml"},
+			&cli.StringFlag{Name: "keysdir", Aliases: []string{"d"}, Usage: "use the keyring in the directory `DIR` (default: ~/.apptainer/keys)"},
 		},
-		Subcommands: []*cli.Command{
-			sub("import", "add the public keys of a file to the keyring", "FILE", func(file string) (sif.KeyringChange, error) {
-				return sif.KeyringChange{Import: file}, nil
-			}),
-			sub("list", "list the public keys", "", func(string) (sif.KeyringChange, error) { return sif.KeyringChange{}, nil }),
-			sub("remove", "remove a public key from the keyring", "FINGERPRINT", func(text string) (sif.KeyringChange, error) {
-				fingerprint, err := sif.ParseFingerprint(text)
-				return sif.KeyringChange{Remove: fingerprint}, err
-			}),
-		},
+		OnUsageError: wrongUsage, Action: func(c *cli.Context) error { return withCode(useKeyring(c)) },
 	}
 }
 
 // useKeyring changes or lists the keyring that the flags choose.
-func useKeyring(c *cli.Context, newChange func(string) (sif.KeyringChange, error)) error {
-	switch args := c.Command.ArgsUsage; {
-	case args == "" && c.NArg() > 0:
-		return verb.WrongCommandLine(c, "key "+c.Command.Name+" takes no argument")
-	case args != "" && c.NArg() != 1:
-		return verb.WrongCommandLine(c, "key "+c.Command.Name+" takes one "+args)
-	}
-	conf, err := verb.LoadConfig(c)
+func useKeyring(c *cli.Context) error {
+	change, err := parseKeyringChange(c)
 	if err != nil {
 		return err
 	}
-	change, err := newChange(c.Args().First())
+	conf, err := verb.LoadConfig(c)
 	if err != nil {
 		return err
 	}
@@ -81,7 +54,7 @@ func useKeyring(c *cli.Context, newChange func(string) (sif.KeyringChange, error
 		change.Path = conf.Apptainer.GlobalKeyring()
 	}
 	keys, err := backend.ChangeKeyring(c.Context, change)
-	if err != nil || c.Command.Name != "list" {
+	if err != nil || change.Import != "" || change.Remove != "" {
 		return err
 	}
 	var b strings.Builder
@@ -92,4 +65,21 @@ func useKeyring(c *cli.Context, newChange func(string) (sif.KeyringChange, error
 	}
 	_, err = fmt.Fprint(c.App.Writer, b.String())
 	return err
+}
+
+// parseKeyringChange returns the change for the words of the verb, without a keyring.
+func parseKeyringChange(c *cli.Context) (change sif.KeyringChange, err error) {
+	const wrong = "key takes list, import and a file, or remove and a fingerprint"
+	switch word, arg := c.Args().First(), c.Args().Get(1); {
+	case word == "list" && c.NArg() == 1:
+		return change, nil
+	case word == "import" && c.NArg() == 2:
+		return sif.KeyringChange{Import: arg}, nil
+	case word == "remove" && c.NArg() == 2:
+		change.Remove, err = sif.ParseFingerprint(arg)
+		return change, err
+	case slices.Contains([]string{"export", "newpair", "pull", "push", "search"}, word):
+		return change, fmt.Errorf("apptainer key %s: gpg makes, exports and gets keys, and berth apptainer key import FILE takes public ones", word)
+	}
+	return change, verb.WrongCommandLine(c, wrong)
 }

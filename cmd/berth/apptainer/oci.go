@@ -49,7 +49,9 @@ func checkReference(word string) error {
 		reason = "the directory of the image is missing, as in oci:DIR or oci:DIR:TAG"
 	case slices.Contains(listSchemes(), word):
 		reason = "the file of the image is missing, as in " + word + "FILE"
-	case isReference(word):
+	case slices.Contains(sifSchemes(), word):
+		reason = "the name of the image is missing"
+	case isReference(word), isRemoteSIF(word):
 		return nil
 	case scheme == "docker-daemon":
 		reason = "docker's own images aren't read: docker save -o FILE writes one, and docker-archive:FILE names it"
@@ -57,14 +59,14 @@ func checkReference(word string) error {
 		reason = "an image of a registry is docker://" + rest
 	case !hasSlashes:
 		return nil
-	case scheme == "library", scheme == "shub", scheme == "oras":
-		reason = "SIF files of registries aren't pulled here; images of registries are docker://NAME"
+	case scheme == "shub":
+		reason = "Singularity Hub has ended; images of registries are docker://NAME, and SIF files of registries oras://NAME"
 	case scheme == "http", scheme == "https":
 		reason = "images aren't downloaded from web servers here: curl -O fetches a file, which is then an image"
 	case scheme == "instance":
 		reason = "there are no instances: berth run -d --name " + name + " starts a task, and berth exec " + name + " runs commands in it"
 	default:
-		reason = "images are files, directories, docker://NAME, oci:DIR, oci-archive:FILE and docker-archive:FILE"
+		reason = "images are files, directories, docker://NAME, oras://NAME, library://PATH, oci:DIR, oci-archive:FILE and docker-archive:FILE"
 	}
 	return fmt.Errorf("image %q: %s", word, reason)
 }

@@ -28,15 +28,26 @@ func TestReferences(t *testing.T) {
 		"docker-archive:":     "the file of the image is missing, as in docker-archive:FILE",
 		"docker:debian":       "an image of a registry is docker://debian",
 		"docker-daemon:a:1":   "docker save",
-		"library://a/b/c:1":   "SIF files of registries",
-		"shub://a/b":          "SIF files of registries",
-		"oras://r.example/a":  "SIF files of registries",
+		"oras://":             "the name of the image is missing",
+		"shub://a/b":          "Singularity Hub has ended",
 		"https://a.example/a": "curl -O",
 		"instance://train":    "berth exec train",
 		"ipfs://a":            "images are files, directories, docker://NAME",
 	} {
 		if err := checkReference(word); err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("image %q: ", word)) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", word, err)
+		}
+	}
+}
+
+// TestNameSIF: a file that is pulled has the name that Apptainer gives it.
+func TestNameSIF(t *testing.T) {
+	for ref, want := range map[string]string{
+		"oras://r.example:5000/a/app:1.0": "app_1.0.sif", "oras://r.example/app": "app_latest.sif", "library://e/c/app:1": "app_1.sif", "library://app": "app_latest.sif",
+		"oras://r.example/app@sha256:00": "app_latest.sif", "oras://..": ".._latest.sif",
+	} {
+		if got := nameSIF(ref); got != want {
+			t.Errorf("%s: %s, want %s", ref, got, want)
 		}
 	}
 }

@@ -20,7 +20,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 // findCommand returns the program to execute, its arguments and environment. devices are the environment variables of the lease.
 func (p *plan) findCommand(box *enter.Container, devices []string) (argv, env []string, err error) {
 	container := p.image
-	if abs, err := filepath.Abs(p.image); err == nil && p.content == nil {
+	if abs, err := filepath.Abs(p.image); err == nil && p.content == nil && !isRemoteSIF(p.image) {
 		container = abs
 	}
 	var binds []string

@@ -49,11 +49,11 @@ func otherVerbs() map[string]string {
 		build    = "berth makes no images: apptainer, docker, podman and buildah do"
 		sign     = "berth signs no SIF files: apptainer sign does, and berth apptainer verify verifies signatures"
 		servers  = "key servers aren't asked: gpg --recv-keys gets a key, and berth apptainer key import FILE takes it"
-		cache    = "berth images lists pulled images, berth prune --all removes those that nothing uses, and berth system df shows their disk space"
+		cache    = "berth images lists pulled images, berth prune --all removes them and pulled SIF files, and berth system df shows their disk space"
 		instance = "there are no instances: berth run -d starts a task, berth ps lists tasks, and berth stop ends one"
 		login    = "berth login REGISTRY logs in, berth logout REGISTRY logs out"
 		push     = "berth pushes no images"
-		library  = "there is no library of SIF files; docker://NAME is an image of a registry"
+		library  = "berth neither searches nor changes a library of SIF files; library://PATH is an image of it"
 		admin    = "there is no such setting: /etc/berth/config.toml has berth's"
 		sif      = "berth changes no SIF files; berth apptainer inspect shows one"
 	)
@@ -92,13 +92,16 @@ func wrongUsage(c *cli.Context, err error, isSub bool) error {
 
 func pullVerb() *cli.Command {
 	return &cli.Command{
-		Name: "pull", Usage: "pull an image of a registry into berth's store", ArgsUsage: "docker://NAME",
-		Description: "Writes no SIF file: exec, run and shell find the image by the same docker://NAME. They pull an\n" +
+		Name: "pull", Usage: "pull an image", ArgsUsage: "[FILE] IMAGE",
+		Description: "A SIF file, oras://NAME or library://PATH, is written to FILE (default: NAME_TAG.sif).\n" +
+			"For docker://NAME no SIF file is written: exec, run and shell find the image by its name. They pull an\n" +
 			"image that is missing; this verb gets the newest one. Credentials are those of berth login, docker\nlogin and podman login.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "force", Aliases: []string{"F"}, Hidden: true}, // as always
-			&cli.BoolFlag{Name: "disable-cache", Hidden: true},                 // the registry is asked always
-			&cli.StringFlag{Name: "dir", Hidden: true}, &cli.StringFlag{Name: "name", Hidden: true},
+			&cli.BoolFlag{Name: "force", Aliases: []string{"F"}, Usage: "replace an existing FILE"},
+			&cli.StringFlag{Name: "dir", Usage: "write FILE in the directory `DIR`"},
+			&cli.StringFlag{Name: "library", Usage: "pull library:// images from the server `ADDRESS`"},
+			&cli.BoolFlag{Name: "disable-cache", Hidden: true}, // the registry is asked always
+			&cli.StringFlag{Name: "name", Hidden: true},        // Singularity's FILE
 		},
 		OnUsageError: wrongUsage, Action: func(c *cli.Context) error { return withCode(pullImage(c)) },
 	}
@@ -107,23 +110,31 @@ func pullVerb() *cli.Command {
 func pullImage(c *cli.Context) error {
 	words := c.Args().Slice()
 	if len(words) == 0 {
-		return verb.WrongCommandLine(c, "pull takes an image of a registry: berth apptainer pull docker://debian:13")
+		return verb.WrongCommandLine(c, "pull takes an image: berth apptainer pull oras://registry.example/app:1")
 	}
-	ref := words[len(words)-1]
+	if len(words) > 2 {
+		return verb.WrongCommandLine(c, fmt.Sprintf("pull takes one image, got %q", words))
+	}
+	ref, file := words[len(words)-1], c.String("name")
+	if len(words) == 2 {
+		file = words[0]
+	}
 	if err := checkReference(ref); err != nil {
 		return err
 	}
+	isSIF := isRemoteSIF(ref)
 	switch {
-	case len(words) > 2:
-		return verb.WrongCommandLine(c, fmt.Sprintf("pull takes one image, got %q", words))
-	case !strings.HasPrefix(ref, "docker://"):
+	case !isSIF && !strings.HasPrefix(ref, "docker://"):
 		return fmt.Errorf("%s: pull takes an image of a registry, such as docker://debian:13; what is on this machine needs no pull", ref)
-	case len(words) == 2 || c.IsSet("name") || c.IsSet("dir"):
+	case !isSIF && (file != "" || c.IsSet("dir")):
 		return fmt.Errorf("pull writes no SIF file: berth apptainer exec %s pulls the image and runs it", ref)
 	}
 	conf, err := verb.LoadConfig(c)
 	if err != nil {
 		return err
+	}
+	if isSIF {
+		return pullSIF(c, conf, ref, file)
 	}
 	got, use, err := unpackReference(c, conf, ref, store.Always)
 	if err != nil {

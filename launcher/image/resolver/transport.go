@@ -36,6 +36,8 @@ type transport struct {
 	silence time.Duration
 	// documents means that no answer is a blob, whatever its path.
 	documents bool
+	// files means that each answer may be a blob, whatever its path.
+	files bool
 }
 
 func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -48,7 +50,7 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	b := &boundedBody{ReadCloser: res.Body, ctx: ctx, cancel: cancel, silence: t.silence}
 	b.timer = time.AfterFunc(t.silence, func() { cancel(errSilent) })
 	b.timer.Stop() // Read starts it
-	if t.documents || res.StatusCode >= 300 || !isBlob(req) {
+	if t.documents || res.StatusCode >= 300 || !t.files && !isBlob(req) {
 		b.left, b.until = maxDocument, time.Now().Add(2*t.silence)
 	}
 	res.Body = b
