@@ -136,7 +136,7 @@ func TestSIFSigned(t *testing.T) {
 	h.makeImage(filepath.Join(h.dir, "image"))
 	h.wantSaid("a directory", h.run(alice, h.words("--config", config, "apptainer", "exec", h.dir+"/image", "echo", "ran")...), rig.Said{Out: "ran\n"})
 	for what, text := range map[string]string{
-		"images have to be signed here: signature object 2 not valid: openpgp: signature made by unknown entity":                             strings.Replace(text, keys, "/no/such/file", 1),
+		"images have to be signed here: signature object 2 not valid: openpgp: signature made by unknown entity":                         strings.Replace(text, keys, "/no/such/file", 1),
 		`apptainer.signed_by in ` + config + `: "0123456789abcdef" is no fingerprint of an OpenPGP key, which has 40 hexadecimal digits`: "[apptainer]\nsigned_by = [\"0123456789abcdef\"]\n",
 	} {
 		rig.Must(t, os.WriteFile(config, []byte(text), 0o644))
