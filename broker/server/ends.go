@@ -61,20 +61,31 @@ func (s *Server) whenEmpty(group string, end func(ctx context.Context) error) {
 	}
 	s.watched[group] = true
 	go func() {
-		for {
-			time.Sleep(holderPollInterval)
-			populated, err := s.node.Cgroups().Populated(group)
-			if err != nil && cgroup.IsGone(err) || err == nil && !populated {
-				break
-			}
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
-		defer cancel()
-		if err := end(ctx); err != nil { // the next request for devices tries again
-			s.log.Warn("end what a holder has left", "cgroup", group, "error", err)
+		for s.endWhenEmpty(group, end) { // a process has joined meanwhile
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.watched, group)
 	}()
+}
+
+// endWhenEmpty waits until a cgroup has no process any more or is gone, and calls end. It returns true if a holder lives.
+func (s *Server) endWhenEmpty(group string, end func(ctx context.Context) error) (again bool) {
+	for {
+		time.Sleep(holderPollInterval)
+		populated, err := s.node.Cgroups().Populated(group)
+		if err != nil && cgroup.IsGone(err) || err == nil && !populated {
+			break
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	err := end(ctx)
+	if errors.Is(err, ledger.ErrLive) {
+		return true
+	}
+	if err != nil { // the next request for devices tries again
+		s.log.Warn("end what a holder has left", "cgroup", group, "error", err)
+	}
+	return false
 }

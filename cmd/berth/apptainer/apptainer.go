@@ -167,6 +167,9 @@ func runVerb(c *cli.Context) error {
 			return err
 		}
 	}
+	if err := leasing.ShareWithRanks(c, conf, wanted, filepath.Base(c.Args().First()), strings.Join(c.Args().Tail(), " ")); err != nil {
+		return err
+	}
 	if os.Geteuid() != 0 && !c.Bool("fakeroot") {
 		return img.runAsSelf(c, conf)
 	}

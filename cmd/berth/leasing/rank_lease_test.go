@@ -1,0 +1,56 @@
+package leasing
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFindRank(t *testing.T) {
+	for _, tt := range []struct {
+		name, env string
+		job       string
+		want      []string // nil: no rank
+	}{
+		{"Open MPI", "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_RANK=1 PMIX_NAMESPACE=n@1 SLURM_PROCID=0 SLURM_JOB_ID=7", "PMIX_NAMESPACE=n@1 OMPI_MCA_ess_base_jobid=", []string{"OMPI_COMM_WORLD_RANK=1", "PMIX_NAMESPACE=n@1", "OMPI_MCA_ess_base_jobid="}},
+		{"Open MPI, one rank", "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", "", nil},
+		{"PMIx", "PMIX_RANK=2 PMIX_NAMESPACE=slurm.pmix.7.0", "PMIX_NAMESPACE=slurm.pmix.7.0", []string{"PMIX_RANK=2", "PMIX_NAMESPACE=slurm.pmix.7.0"}},
+		{"Hydra", "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALNRANKS=4", "", []string{"PMI_RANK=3"}},
+		{"srun", "SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2", "SLURM_JOB_ID=7 SLURM_STEP_ID=0", []string{"SLURM_PROCID=1", "SLURM_JOB_ID=7", "SLURM_STEP_ID=0"}},
+		{"srun, one task", "SLURM_PROCID=0 SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1", "", nil},
+		{"a batch script of Slurm", "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_JOB_ID=7", "", nil},
+		{"no launcher", "HOME=/root", "", nil},
+	} {
+		got, found := findRank(strings.Fields(tt.env))
+		if diff := cmp.Diff(tt.want, got.variables); diff != "" || found != (tt.want != nil) || got.job != tt.job {
+			t.Errorf("%s: %v, job %q, want %q (-want +got):\n%s", tt.name, found, got.job, tt.job, diff)
+		}
+	}
+}
+
+// TestFindLauncher: processes between the launcher and this one have the rank's variables.
+func TestFindLauncher(t *testing.T) {
+	proc := t.TempDir()
+	add := func(pid, parent int, env ...string) {
+		dir := filepath.Join(proc, strconv.Itoa(pid))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"environ": strings.Join(env, "\x00") + "\x00", "stat": strconv.Itoa(pid) + " (sh) S " + strconv.Itoa(parent) + strings.Repeat(" 0", 50)} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const launcher, shell = 70000000, 70000001
+	add(os.Getppid(), shell, "A=1", "PMI_RANK=1")
+	add(shell, launcher, "PMI_RANK=1")
+	add(launcher, 1, "PMI_RANK=0")
+	if got, err := (rank{variables: []string{"PMI_RANK=1"}}).findLauncher(proc); err != nil || got != launcher {
+		t.Errorf("%d, %v, want %d", got, err, launcher)
+	}
+}
