@@ -3,9 +3,12 @@ package gangs
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
 )
 
 // trainWords is what follows the options of a run that trains the small model.
@@ -128,6 +131,47 @@ func TestOuterMPI(t *testing.T) {
 	}
 	expectAgreement(t, said.Out, 4)
 	n.expectNothingLeft(t)
+}
+
+// TestOuterApptainer: the ranks of a user's mpirun are commands of berth apptainer, which share one lease.
+func TestOuterApptainer(t *testing.T) {
+	server, err := shared.StartRooted("dgx-h100")
+	rig.Must(t, err)
+	rig.StartProcess(t, server.Command(filepath.Dir(server.Berth)+"/berth-broker"))
+	rig.WaitUntil(t, "the broker listens", func() bool {
+		_, err := os.Stat(server.Path("/run/berth/broker.sock"))
+		return err == nil
+	})
+	rig.Must(t, os.Chmod(shared.Dir, 0o755)) // with the programs
+	home := t.TempDir()
+	for _, dir := range []string{filepath.Dir(home), home} {
+		rig.Must(t, os.Chown(dir, 4711, 4711))
+	}
+	lib := torch + "/usr/lib/x86_64-linux-gnu"
+	cmd := server.Command("setpriv", "--reuid", "4711", "--regid", "4711", "--clear-groups",
+		"env", "-C", home, "HOME="+home, "OPAL_PREFIX="+torch+"/usr", "PMIX_INSTALL_PREFIX="+torch+"/usr",
+		"LD_LIBRARY_PATH="+lib+":"+lib+"/openmpi/lib", "PATH="+os.Getenv("PATH"), torch+"/usr/bin/orterun", "--oversubscribe", "-n", "4",
+		server.Berth, "apptainer", "exec", "--gpus", "2", "-B", torch, "oci:"+busybox, "sh", "-c",
+		`echo $(ls /dev | grep 'nvidia[0-9]'); exec "$1"/ld-linux-x86-64.so.2 --library-path "$1":"$1"/openmpi/lib "$0"/usr/local/bin/allreduce`, torch, lib)
+	said := server.Run(t, cmd)
+	if said.Code != 0 {
+		t.Fatalf("exit code %d\n%s%s", said.Code, said.Out, said.Err)
+	}
+	expectAgreement(t, said.Out, 4)
+	devices := map[string]int{}
+	for line := range strings.Lines(said.Out) {
+		if strings.Contains(line, "nvidia") {
+			devices[strings.TrimSpace(line)]++
+		}
+	}
+	if len(devices) != 1 {
+		t.Errorf("the ranks have %v", devices)
+	}
+	for words, count := range devices {
+		if count != 4 || strings.Count(words, "nvidia") != 2 {
+			t.Errorf("%d ranks have %s", count, words)
+		}
+	}
 }
 
 // TestOuterDescriptor: an older launcher speaks to its ranks by a descriptor, and that one
