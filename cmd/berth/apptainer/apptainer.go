@@ -167,7 +167,7 @@ func runVerb(c *cli.Context) error {
 			return err
 		}
 	}
-	if err := leasing.ShareWithRanks(c, conf, wanted, filepath.Base(c.Args().First()), strings.Join(c.Args().Tail(), " ")); err != nil {
+	if err := leasing.NameJob(conf, wanted); err != nil {
 		return err
 	}
 	if os.Geteuid() != 0 && !c.Bool("fakeroot") {

@@ -53,6 +53,8 @@ type Terms struct {
 	Wait time.Duration
 	// Outer is the id of the lease of a berth alloc around the launch, whose devices it gets; "" for a lease of its own.
 	Outer string
+	// Job is the file of the MPI job whose lease the launch shares, "" for none: see NameJob.
+	Job string
 	// Network is the kind of a gang's network, "" for a task.
 	Network string
 	// Detached: the lease ends with the task or gang, and not with the berth run that has started it.

@@ -15,18 +15,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/broker/client"
 	"github.com/berth-gpu/berth/broker/protocol"
-	"github.com/berth-gpu/berth/cmd/berth/backend"
-	"github.com/berth-gpu/berth/cmd/berth/verb"
-	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // rank is this process as a rank of an MPI job: environment variables, as "NAME=value", that no other rank has. job is what they say of the job.
@@ -83,102 +79,39 @@ func (r rank) findLauncher(proc string) (pid int, err error) {
 	return pid, nil
 }
 
-// rankLease is the lease of a job in the job's file.
-type rankLease struct {
-	Cgroup      string
-	Environment []string
-}
+// jobVariable is the environment variable of a process in a user namespace with the path of its job's file: see NameJob.
+const jobVariable = "BERTH_JOB"
 
-// ShareWithRanks gives a rank of an MPI job the lease of the job's ranks on this node, as if berth alloc had started it, and sets the environment variables
-// of that lease. The first rank takes it, and it ends with the last. Another process has no lease afterwards.
-//
-// Ranks find each other by a file of their user's that belongs to their launcher. That the process is of the lease's user is checked by the broker.
-func ShareWithRanks(c *cli.Context, conf berth.Config, wanted request.Request, name, command string) error {
+// NameJob sets jobVariable for the process in a user namespace that this process starts. If this process is a rank of an MPI job, it is the path
+// of a file that the job's ranks on this node have for this request, and otherwise "". Only outside of the user namespace is the launcher seen.
+func NameJob(conf berth.Config, wanted request.Request) error {
 	r, found := findRank(os.Environ())
-	if !found || os.Geteuid() == 0 || wanted.IsZero() || os.Getenv("BERTH_LEASE") != "" {
-		return nil
+	if !found || wanted.IsZero() {
+		return os.Setenv(jobVariable, "")
 	}
-	f, err := r.lockFile(c, filepath.Join(conf.TaskState(), "jobs"), wanted)
-	if err != nil {
-		return fmt.Errorf("find the lease of this MPI job: %w", err)
-	}
-	defer f.Close() // written before
-	broker := client.New(conf.State)
-	var l rankLease
-	if err := json.NewDecoder(f).Decode(&l); err == nil { // an empty file is the first rank's
-		if _, err := broker.Place(c.Context, protocol.Cgroup{Join: l.Cgroup}); err == nil {
-			return setEnvironment(l.Environment)
-		} // it has ended, with ranks that were faster
-	}
-	granted, err := broker.Acquire(c.Context, protocol.Acquire{
-		Request: wanted.String(), WaitSeconds: waiting.Limit(c).Seconds(), Name: name, Command: command,
-	}, waiting.NewWaitPrinter(time.Now()))
-	if err != nil {
-		return verb.NameRequest(backend.AdviseBroker(err))
-	}
-	for _, remark := range granted.Remarks {
-		verb.PrintError(remark)
-	}
-	data, err := json.Marshal(rankLease{granted.Lease.Owner.Cgroup, granted.Environment})
-	if err != nil {
-		return err
-	}
-	if err := f.Truncate(0); err != nil {
-		return err
-	}
-	if _, err := f.WriteAt(data, 0); err != nil {
-		return err
-	}
-	return setEnvironment(granted.Environment)
-}
-
-// lockFile opens and locks the file of the job below a directory. Files of launchers that have ended are removed.
-func (r rank) lockFile(c *cli.Context, dir string, wanted request.Request) (f *os.File, err error) {
 	const proc = "/proc"
 	pid, err := r.findLauncher(proc)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("find the launcher of this MPI rank: %w", err)
 	}
 	start, err := process.Start(proc, pid)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("find the launcher of this MPI rank: %w", err)
 	}
-	boot, err := os.ReadFile(proc + "/sys/kernel/random/boot_id") // hosts may share the directory
+	boot, err := os.ReadFile(proc + "/sys/kernel/random/boot_id")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	host := shortHash(string(boot))
+	host := shortHash(string(boot)) // hosts may share the directory
+	dir := filepath.Join(conf.TaskState(), "jobs")
 	removeEnded(proc, dir, host)
-	name := fmt.Sprintf("%s-%d-%d-%s", host, pid, start, shortHash(r.job+"\n"+wanted.String()))
-	f, err = os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	// The first rank may wait in the queue for as long as it wants to.
-	limit := waiting.Limit(c)
-	if limit < 0 {
-		limit = forever
-	}
-	ctx, cancel := context.WithTimeout(c.Context, limit+lockTime)
-	defer cancel()
-	if err := lock.Acquire(ctx, int(f.Fd()), lock.Exclusive); err != nil {
-		return nil, errors.Join(cmp.Or(c.Context.Err(), err), f.Close())
-	}
-	return f, nil
+	return os.Setenv(jobVariable, filepath.Join(dir, fmt.Sprintf("%s-%d-%d-%s", host, pid, start, shortHash(r.job+"\n"+wanted.String()))))
 }
 
 func shortHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }
-
-const (
-	forever  = 10000 * time.Hour
-	lockTime = time.Minute // for ranks that don't wait in the queue
-)
 
 // removeEnded removes the files of this host's launchers that have ended.
 func removeEnded(proc, dir, host string) {
@@ -192,12 +125,66 @@ func removeEnded(proc, dir, host string) {
 	}
 }
 
-func setEnvironment(env []string) error {
-	for _, kv := range env {
-		name, value, _ := strings.Cut(kv, "=")
-		if err := os.Setenv(name, value); err != nil {
-			return err
-		}
+// rankLease implements launcher.Devices by the lease of the ranks of an MPI job on this node. The first rank takes it, the others join it, and it
+// ends with the last of them.
+//
+// Ranks find the lease by a file of their user's. Whether a process may join it, and which devices it has, is the broker's to say.
+type rankLease struct {
+	userLease
+	file string
+}
+
+// jobLease is the content of a job's file.
+type jobLease struct{ ID, Cgroup string }
+
+func (l rankLease) Acquire(ctx context.Context, owner ledger.Owner, r request.Request, queued func()) (lease ledger.Lease, err error) {
+	f, err := l.lockFile(ctx)
+	if err != nil {
+		return lease, fmt.Errorf("find the lease of this MPI job: %w", err)
 	}
-	return nil
+	defer f.Close() // written before
+	var have jobLease
+	if err := json.NewDecoder(f).Decode(&have); err == nil { // an empty file is the first rank's
+		if _, err := l.session.Client().Place(ctx, protocol.Cgroup{Descendant: os.Getpid(), Join: have.Cgroup}); err == nil {
+			return findUserLease(ctx, l.node, l.session, have.ID)
+		} // it has ended, with ranks that were faster
+	}
+	if lease, err = l.userLease.Acquire(ctx, owner, r, queued); err != nil {
+		return lease, err
+	}
+	data, err := json.Marshal(jobLease{lease.ID, lease.Owner.Cgroup})
+	if err != nil {
+		return lease, err
+	}
+	if err := f.Truncate(0); err != nil {
+		return lease, err
+	}
+	_, err = f.WriteAt(data, 0)
+	return lease, err
+}
+
+// The first rank may wait in the queue for as long as it wants to, and the others for the first.
+const (
+	forever  = 10000 * time.Hour
+	lockTime = time.Minute
+)
+
+func (l rankLease) lockFile(ctx context.Context) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(l.file), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(l.file, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	limit := lockTime + l.wait
+	if l.wait < 0 {
+		limit = forever
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := lock.Acquire(limited, int(f.Fd()), lock.Exclusive); err != nil {
+		return nil, errors.Join(cmp.Or(ctx.Err(), err), f.Close())
+	}
+	return f, nil
 }

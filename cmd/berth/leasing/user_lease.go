@@ -66,7 +66,7 @@ func (l userLease) Release(context.Context, ledger.Lease) error { return nil }
 // Connect sets o.Devices and o.Place for a process that gets the devices of o.Request: those of a lease of its own, or of the berth alloc around it.
 // session is that of a user without root, nil for root.
 func Connect(c *cli.Context, conf berth.Config, o *launcher.Options, session *helper.Session) error {
-	terms := Terms{Wait: waiting.Limit(c), Outer: os.Getenv("BERTH_LEASE")}
+	terms := Terms{Wait: waiting.Limit(c), Outer: os.Getenv("BERTH_LEASE"), Job: os.Getenv(jobVariable)}
 	if session == nil {
 		return ConnectLedger(c.Context, conf, o, terms)
 	}
@@ -94,6 +94,9 @@ func ConnectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, 
 	if !o.Request.IsZero() {
 		group := ""
 		o.Devices = userLease{own, session, &group, terms.Detached}
+		if terms.Job != "" { // the process outside isn't the last
+			o.Devices = rankLease{userLease{own, session, &group, true}, terms.Job}
+		}
 		o.Place = func(context.Context) (string, error) { return berth.CommandTasks(group), nil }
 		return nil
 	}
