@@ -8,12 +8,14 @@
 package enter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -43,6 +45,8 @@ type Options struct {
 	// then those of Missing, bind mounts, unless their source or another mount is at the destination already. All sources are opened first, and can't
 	// be hidden by this process's mounts.
 	Mounts, Later, Missing []specs.Mount
+	// Others are paths in the container that the caller will create.
+	Others []string
 }
 
 // Container is an image's root file system that this process has not entered yet.
@@ -80,7 +84,7 @@ func Open(o Options) (*Container, error) {
 		return nil, err
 	}
 	defer session.Close() // attached by then, or of no use
-	for _, name := range []string{"image", "upper", "work", "root"} {
+	for _, name := range []string{"image", "root"} {
 		if err := unix.Mkdirat(int(session.Fd()), name, 0o755); err != nil {
 			return nil, fmt.Errorf("make the container's directories: %w", err)
 		}
@@ -108,7 +112,7 @@ func Open(o Options) (*Container, error) {
 	if o.InPlace {
 		err = overlay.BindMount(c.in("root"), image)
 	} else {
-		err = c.mountOverlay(lower, image, o.Writes)
+		err = c.mountOverlay(lower, image, o)
 	}
 	if err != nil {
 		return nil, err
@@ -127,19 +131,13 @@ func (c *Container) MountFirst() error { return c.attachAll(c.first) }
 
 // mountOverlay mounts the root file system above the image's. What is written is kept below a directory of the host, which may be another user's, so no link in
 // it is followed. "" means the session's.
-func (c *Container) mountOverlay(lower []string, image, writes string) error {
+func (c *Container) mountOverlay(lower []string, image string, o Options) error {
 	var st unix.Stat_t
 	if err := unix.Stat(image, &st); err != nil {
 		return fmt.Errorf("read the image's root directory: %w", err)
 	}
 	mode := os.FileMode(st.Mode).Perm()
-	if writes == "" {
-		if err := os.Chmod(c.in("upper"), mode); err != nil {
-			return err
-		}
-		return overlay.Mount(c.in("root"), overlay.Layers{Lower: lower, Upper: c.in("upper"), Work: c.in("work")})
-	}
-	dir, err := inroot.OpenRoot(writes)
+	dir, err := inroot.OpenRoot(cmp.Or(o.Writes, c.session))
 	if err != nil {
 		return err
 	}
@@ -153,8 +151,22 @@ func (c *Container) mountOverlay(lower []string, image, writes string) error {
 	if err != nil {
 		return err
 	}
-	defer work.Close() // an O_PATH descriptor
-	return overlay.Mount(c.in("root"), overlay.Layers{Lower: lower, Upper: procPath(upper), Work: procPath(work), Lasting: true})
+	defer work.Close()                        // an O_PATH descriptor
+	if o.Image == nil && len(o.Layers) == 0 { // other images' files are this user's
+		if err := makeForeignDirectories(image, upper, o.listPaths()); err != nil {
+			return err
+		}
+	}
+	return overlay.Mount(c.in("root"), overlay.Layers{Lower: lower, Upper: procPath(upper), Work: procPath(work), Lasting: o.Writes != ""})
+}
+
+// listPaths returns the paths in the container that are mount points, or will be created.
+func (o Options) listPaths() []string {
+	all := slices.Clone(o.Others)
+	for _, m := range slices.Concat(o.Mounts, o.Later, o.Missing) {
+		all = append(all, m.Destination)
+	}
+	return all
 }
 
 // procPath is a path of an open file.

@@ -21,6 +21,7 @@ var gpuUses = []use{
 	{name: "--nv: APPTAINER_NV", script: `APPTAINER_NV=1 apptainer exec /images/bare.sif ls /.singularity.d/libs/libcuda.so.1`, differs: libsOfDriver},
 	{name: "--nv: other files", script: `apptainer exec --nv /images/bare.sif sh -c 'find /usr/share/vulkan /usr/share/egl /usr/share/glvnd /usr/share/nvidia -type f | sort; ls /run'`, differs: chosenFiles},
 	{name: "--nv with run, --app and shell", script: `apptainer run --nv /images/full.sif; echo 'ls /.singularity.d/libs/libcuda.so.1' | apptainer shell --nv /images/bare.sif`, differs: libsOfDriver},
+	{name: "--nv: a directory of another user", script: `apptainer exec --nv /opt/foreign ls /usr/bin/nvidia-smi`},
 	{name: "without --nv", script: `apptainer exec /images/bare.sif ls -A /.singularity.d/libs`},
 	{name: "--nvccli without nvidia-container-cli", script: `apptainer exec --nvccli /images/bare.sif true`, differs: "it is --nv, and needs no other program"},
 	{name: "--rocm without a driver", script: `apptainer exec --rocm /images/bare.sif echo a`, differs: "there are no leases of AMD GPUs"},

@@ -64,6 +64,7 @@ func startServer(t *testing.T) *server {
 	s.do(t, "sh", "-ec", settle, shared.Dir)
 	s.startBroker(t)
 	s.do(t, "setpriv", "--reuid", user, "--regid", user, "--init-groups", "env", "-C", "/images", "HOME=/images/home", "sh", "-ec", buildImages, shared.Dir)
+	s.do(t, "sh", "-ec", "cp -r /images/sandbox /opt/foreign; chown -R 0:0 /opt/foreign") // an image of another user
 	return s
 }
 

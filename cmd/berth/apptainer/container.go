@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cdi"
 	"github.com/berth-gpu/berth/cmd/berth/helper"
 	"github.com/berth-gpu/berth/cmd/berth/leasing"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
@@ -70,7 +71,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	}
 	where := enter.Options{
 		Session: filepath.Join(conf.TaskState(), "session"), Size: sessionSize, InPlace: plan.writes.inPlace, Writes: plan.writes.dir,
-		Mounts: plan.systemMounts(), Later: slices.Concat(plan.scratchMounts(), plan.binds), Missing: plan.cwdMounts(),
+		Others: createdPaths(), Mounts: plan.systemMounts(), Later: slices.Concat(plan.scratchMounts(), plan.binds), Missing: plan.cwdMounts(),
 	}
 	if err := plan.openImage(session, &where); err != nil {
 		return err
@@ -155,6 +156,15 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		}
 	}
 	return enter.Exec(argv[0], argv, env, plan.fakeroot)
+}
+
+// createdPaths returns paths of files and mount points that berth creates in a container, besides those of mounts of the plan.
+func createdPaths() []string {
+	return []string{
+		scriptPath, "/etc/passwd", "/etc/group", "/etc/hostname", "/etc/resolv.conf",
+		// With devices.
+		"/etc/ld.so.cache", "/etc/ld.so.conf.d/00-berth.conf", "/usr/local/nvidia", "/usr/bin/nvidia-smi", "/lib/firmware/nvidia", "/etc/OpenCL/vendors/nvidia.icd", cdi.NCCLTopology,
+	}
 }
 
 // openImage sets the image of the container: a directory, or the mount or layers that the process outside has passed on.
