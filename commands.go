@@ -100,6 +100,16 @@ func IsCommandCgroup(group string) bool {
 	return ok && cgroup.IsWithin(group, commandParent)
 }
 
+// FindCommandCgroup returns the innermost cgroup of a command that a cgroup is in, "" if there is none.
+func FindCommandCgroup(at string) string {
+	for at = path.Clean("/" + at); at != "/"; at = path.Dir(at) {
+		if _, _, _, ok := parseCommandCgroup(at); ok {
+			return at
+		}
+	}
+	return ""
+}
+
 func parseCommandCgroup(group string) (pid int, start, namespace uint64, ok bool) {
 	n, _ := fmt.Sscanf(path.Base(group), commandPrefix+"%d.%d.%d-", &pid, &start, &namespace)
 	return pid, start, namespace, n == 3

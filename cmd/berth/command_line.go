@@ -53,14 +53,12 @@ func findVerb(app *cli.App, args []string) (verb *cli.Command, at int) {
 	if at = verbIndex(app, args); at < 0 {
 		return nil, at
 	}
-	verb = app.Command(args[at])
-	if verb == nil || len(verb.Subcommands) == 0 {
-		return verb, at
+	for verb = app.Command(args[at]); verb != nil && len(verb.Subcommands) > 0; verb = verb.Command(args[at]) {
+		if at++; at == len(args) {
+			return nil, at
+		}
 	}
-	if at++; at == len(args) {
-		return nil, at
-	}
-	return verb.Command(args[at]), at
+	return verb, at
 }
 
 // verbIndex returns the index of the verb among the arguments, -1 if there is none.

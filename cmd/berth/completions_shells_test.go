@@ -195,6 +195,7 @@ func TestApptainerInShells(t *testing.T) {
 			for _, tt := range []completion{
 				{"apptainer ", []string{"exec", "run", "shell", "inspect"}, "doctor"},
 				{"singularity ins", []string{"inspect"}, "run"},
+				{"apptainer instance ", []string{"start", "run", "list", "stop"}, "doctor"},
 				{"apptainer exec --n", []string{"--nv", "--no-home"}, "--contain"},
 				{"apptainer exec --gpus ", []string{"1", "all"}, "doctor"},
 				{"singularity run ", []string{"image"}, "doctor"},

@@ -67,7 +67,7 @@ func kindOf(verb string, f cli.Flag) string {
 		return "directory"
 	case "device":
 		return "cdi"
-	case "key", "config", "containerd-address", "env-file", "label-file", "cidfile", "gang":
+	case "key", "config", "containerd-address", "env-file", "label-file", "cidfile", "pid-file", "gang":
 		return "file"
 	case "filter":
 		return conditions()[verb]
@@ -115,7 +115,7 @@ func operands() map[string]string {
 	for _, v := range []string{"exec", "stop", "kill", "wait", "rm", "inspect", "stats", "logs", "attach", "release"} {
 		all[v] = "ask " + v
 	}
-	for _, v := range []string{"exec", "run", "shell", "inspect", "verify"} {
+	for _, v := range []string{"exec", "run", "shell", "inspect", "verify", "instance start", "instance run"} {
 		all["apptainer "+v] = "file"
 	}
 	return all
@@ -137,6 +137,16 @@ func leafVerbs(all []shownVerb) (flat []shownVerb) {
 		}
 	}
 	return flat
+}
+
+// verbGroups returns the verbs with subcommands, in order.
+func verbGroups(all []shownVerb) (groups []shownVerb) {
+	for _, v := range all {
+		if len(v.subs) > 0 {
+			groups = append(append(groups, v), verbGroups(v.subs)...)
+		}
+	}
+	return groups
 }
 
 // lastWord is of "cdi generate" the part that is typed last.
@@ -172,10 +182,8 @@ func bash(app *cli.App) string {
 		}
 	}
 	fmt.Fprintf(&b, "\t\t%s) [ \"${COMP_WORDS[i + 1]}\" != = ] || ((i++)); ((i++)) ;;\n\t\t*,-* | *,=) ;;\n\t\t,*) verb=${COMP_WORDS[i]} ;;\n", patterns("", valued))
-	for _, v := range all {
-		if len(v.subs) > 0 {
-			fmt.Fprintf(&b, "\t\t%s,*) verb=\"%[1]s ${COMP_WORDS[i]}\" ;;\n", v.name)
-		}
+	for _, v := range verbGroups(all) {
+		fmt.Fprintf(&b, "\t\t%s,*) verb=\"%s ${COMP_WORDS[i]}\" ;;\n", pattern(v.name), v.name)
 	}
 	b.WriteString("\t\tesac\n\tdone\n\tCOMPREPLY=()\n\tcase $verb,$prev in\n")
 	for _, v := range append([]shownVerb{{flags: ofAll}}, leafVerbs(all)...) {
@@ -187,10 +195,8 @@ func bash(app *cli.App) string {
 	}
 	b.WriteString("\tesac\n\tcase $verb,$cur in\n")
 	fmt.Fprintf(&b, "\t,-*) %s ;;\n\t,*) %s ;;\n", bashWords(strings.Join(typed(ofAll), " ")), bashWords(strings.Join(names(all), " ")))
-	for _, v := range all {
-		if len(v.subs) > 0 {
-			fmt.Fprintf(&b, "\t%s,-*) %s ;;\n\t%[1]s,*) %[3]s ;;\n", v.name, bashWords("--help"), bashWords(strings.Join(names(v.subs), " ")))
-		}
+	for _, v := range verbGroups(all) {
+		fmt.Fprintf(&b, "\t%s,-*) %s ;;\n\t%[1]s,*) %[3]s ;;\n", pattern(v.name), bashWords("--help"), bashWords(strings.Join(names(v.subs), " ")))
 	}
 	for _, v := range leafVerbs(all) {
 		fmt.Fprintf(&b, "\t%s,-*) %s ;;\n", pattern(v.name), bashWords(strings.Join(typed(v.flags), " ")))

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,3 +46,38 @@ func RunAsInit(program string, argv, env []string, signals <-chan os.Signal) (co
 		}
 	}
 }
+
+// RunInstance starts a program as the first process of a PID namespace, and lives on when the program has ended, for processes that join the namespace. It sends the signals
+// that it receives from the channel to all processes of the namespace, and ends with 128 plus the signal when none is left after one. It reaps
+// the processes that others have left. started is called when the program runs.
+func RunInstance(program string, argv, env []string, signals <-chan os.Signal, started func() error) (code int, err error) {
+	reap := make(chan os.Signal, 1)
+	signal.Notify(reap, unix.SIGCHLD)
+	if _, err := syscall.ForkExec(program, argv, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}}); err != nil {
+		return 0, &os.PathError{Op: "execute", Path: program, Err: err}
+	}
+	if err := started(); err != nil {
+		return 0, err
+	}
+	var ending <-chan time.Time
+	for {
+		select {
+		case s := <-signals:
+			if s, ok := s.(syscall.Signal); ok {
+				_ = unix.Kill(-1, s) // to all but this one; there may be none
+				code, ending = 128+int(s), time.Tick(endPause)
+			}
+		case <-reap:
+			for pid := 1; pid > 0; {
+				pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
+			}
+		case <-ending:
+		}
+		if ending != nil && errors.Is(unix.Kill(-1, 0), unix.ESRCH) {
+			return code, nil
+		}
+	}
+}
+
+// endPause is how often an instance that is to end looks for processes of others, whose ends nobody reports to it.
+const endPause = 20 * time.Millisecond

@@ -20,6 +20,14 @@ func rootsCapabilities() []uintptr {
 	}
 }
 
+// keptCapabilities are those that programs of this process's user keep.
+func keptCapabilities() []uintptr {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return rootsCapabilities()
+}
+
 // DropPrivileges makes the next program of this thread, and programs that it starts, ones without rights that its user hasn't. Root of the machine keeps some, and root of a
 // user namespace all that it has there if asRoot is set.
 func DropPrivileges(asRoot bool) error {
@@ -29,10 +37,7 @@ func DropPrivileges(asRoot bool) error {
 	if asRoot && userns.IsInside() {
 		return nil
 	}
-	keep := rootsCapabilities()
-	if os.Geteuid() != 0 {
-		keep = nil
-	}
+	keep := keptCapabilities()
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		if slices.Contains(keep, c) {
 			continue

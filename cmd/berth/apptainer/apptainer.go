@@ -57,7 +57,8 @@ func Command() *cli.Command {
 			"  library://PATH[:TAG]           a SIF file of the server apptainer.library in /etc/berth/config.toml\n" +
 			"  oci:DIR[:TAG]                  an OCI image layout\n" +
 			"  oci-archive:FILE[:TAG]         one in a tar archive\n" +
-			"  docker-archive:FILE[:NAME]     what docker save and podman save write\n\n" +
+			"  docker-archive:FILE[:NAME]     what docker save and podman save write\n" +
+			"  instance://NAME                a running instance, whose process the command becomes\n\n" +
 			"A program berth-apptainer, apptainer or singularity that is a link to berth is this verb.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "version", Usage: "print the version"}, &cli.BoolFlag{Name: likeFlag, Hidden: true},
@@ -69,7 +70,7 @@ func Command() *cli.Command {
 			newVerb("exec", "run a command of an image", "IMAGE COMMAND [ARG…]"),
 			newVerb("run", "run an image's runscript or entry point", "IMAGE [ARG…]"),
 			newVerb("shell", "run a shell of an image", "IMAGE"),
-			inspectVerb(), keyVerb(), pullVerb(), verifyVerb(), versionVerb(),
+			instanceVerbs(), inspectVerb(), keyVerb(), pullVerb(), verifyVerb(), versionVerb(),
 		},
 	}
 }
@@ -131,11 +132,14 @@ func runVerb(c *cli.Context) error {
 	if err := refuseFlags(c); err != nil {
 		return err
 	}
-	wanted, err := devicesRequest(c)
+	conf, err := verb.LoadConfig(c)
 	if err != nil {
 		return err
 	}
-	conf, err := verb.LoadConfig(c)
+	if name, ok := strings.CutPrefix(c.Args().First(), instanceScheme); ok {
+		return joinInstance(c, conf, name)
+	}
+	wanted, err := devicesRequest(c)
 	if err != nil {
 		return err
 	}
@@ -144,6 +148,15 @@ func runVerb(c *cli.Context) error {
 	}
 	if os.Geteuid() == 0 && os.Getenv(imageVariable) != "" && os.Getenv("BERTH_LEASE") != "" { // the child of leasing.Hold
 		return becomeCommand(c, conf, wanted, true)
+	}
+	holder := filepath.Base(os.Args[0])
+	if os.Getenv(instanceVariable) != "" {
+		files, err := findInstanceFiles()
+		if err != nil {
+			return err
+		}
+		go files.endWithStarter()
+		holder = instanceScheme + c.Args().Get(1)
 	}
 	name := c.Args().First()
 	if isRemoteSIF(name) {
@@ -200,7 +213,7 @@ func runVerb(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return leasing.Hold(c, node, wanted, self, os.Args)
+	return leasing.Hold(c, node, wanted, holder, self, os.Args)
 }
 
 // imageVariable is the environment variable by which the process inside finds the image: the number of a file descriptor of its mount,

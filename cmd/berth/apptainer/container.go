@@ -114,7 +114,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if err := plan.makeMounts(box, config); err != nil {
 		return err
 	}
-	argv, env, err := plan.findCommand(box, config.Process.Env)
+	argv, env, err := plan.findCommand(box.Has, config.Process.Env)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	case err != nil && plan.mustCwd:
 		return fmt.Errorf("set the working directory: %w", err)
 	case err != nil:
-		verb.PrintError(fmt.Sprintf("the working directory %s is not in the container; it is %s", plan.cwd, at))
+		plan.remarkDirectory(at)
 	}
 	unix.Umask(umask)
 	verb.SettleInterrupts(c.Context) // later signals are for the command
@@ -148,8 +148,13 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 		}
 	}
 	switch first := os.Getenv(firstVariable); {
+	case plan.instance != "":
+		if err := describeInstance(first, plan, config.Process.Env); err != nil {
+			return err
+		}
+		return enter.Exec(initPath, append([]string{"berth", initVerb, first, initStays}, argv...), env, plan.fakeroot)
 	case plan.init != "":
-		return enter.Exec(initPath, append([]string{"berth", initVerb, first}, argv...), env, plan.fakeroot)
+		return enter.Exec(initPath, append([]string{"berth", initVerb, first, initEnds}, argv...), env, plan.fakeroot)
 	case plan.spaces.pid:
 		if err := reportReady(first); err != nil {
 			return err
@@ -165,6 +170,11 @@ func createdPaths() []string {
 		// With devices.
 		"/etc/ld.so.cache", "/etc/ld.so.conf.d/00-berth.conf", "/usr/local/nvidia", "/usr/bin/nvidia-smi", "/lib/firmware/nvidia", "/etc/OpenCL/vendors/nvidia.icd", cdi.NCCLTopology,
 	}
+}
+
+// remarkDirectory says that the working directory is another one than the caller's.
+func (p *plan) remarkDirectory(at string) {
+	verb.PrintError(fmt.Sprintf("the working directory %s is not in the container; it is %s", p.cwd, at))
 }
 
 // openImage sets the image of the container: a directory, or the mount or layers that the process outside has passed on.
@@ -200,7 +210,11 @@ func acquireLease(c *cli.Context, o *launcher.Options, p *plan) (ledger.Lease, e
 	if o.Devices == nil {
 		return ledger.Lease{}, nil
 	}
-	owner := ledger.Owner{EntryPoint: "run", Name: filepath.Base(p.image), UID: os.Getuid(), Command: strings.Join(p.words, " ")}
+	name := filepath.Base(p.image)
+	if p.instance != "" {
+		name = instanceScheme + p.instance
+	}
+	owner := ledger.Owner{EntryPoint: "run", Name: name, UID: os.Getuid(), Command: strings.Join(p.words, " ")}
 	return o.Devices.Acquire(c.Context, owner, o.Request, func() {})
 }
 

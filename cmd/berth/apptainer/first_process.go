@@ -64,10 +64,23 @@ func startFirstProcess(c *cli.Context, o *launcher.Options, p *plan, session *he
 		}
 		env = append(env, "BERTH_LEASE="+lease.ID)
 	}
+	wait := func(*os.Process) { _, _ = ready.Read(make([]byte, 1)) } // this process has its other end, too: there are no errors
+	if p.instance != "" {
+		files, err := findInstanceFiles()
+		if err != nil {
+			return err
+		}
+		wait = func(first *os.Process) {
+			if err := files.announce(ready, first.Pid); err != nil {
+				verb.PrintError(err.Error())
+				_ = first.Kill() // it may have ended
+			}
+		}
+	}
 	return verb.RunSelfWhenReady(c.Context, exec.Cmd{
 		Args: os.Args, Env: env,
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS},
-	}, unix.SIGKILL, ready)
+	}, unix.SIGKILL, wait)
 }
 
 // shareSession returns the number of a copy of the session's socket that programs inherit.
@@ -91,28 +104,40 @@ func endWithParent() error {
 // initPath is where this program is mounted in a container with an init process. No file of the image is there.
 const initPath = "/dev/.berth-init"
 
-// reportReady writes to the file descriptor of firstVariable and closes it.
-func reportReady(number string) error {
+// openReady returns the file of firstVariable.
+func openReady(number string) (*os.File, error) {
 	fd, err := strconv.Atoi(number)
 	if err != nil {
-		return fmt.Errorf("environment variable %s: %w", firstVariable, err)
+		return nil, fmt.Errorf("environment variable %s: %w", firstVariable, err)
 	}
-	f := os.NewFile(uintptr(fd), "ready") //nolint:gosec // not negative
+	return os.NewFile(uintptr(fd), "ready"), nil //nolint:gosec // not negative
+}
+
+// reportReady writes to the file descriptor of firstVariable and closes it.
+func reportReady(number string) error {
+	f, err := openReady(number)
+	if err != nil {
+		return err
+	}
 	_, err = f.Write([]byte{0})
 	return errors.Join(err, f.Close())
 }
 
-// initVerb is the hidden verb of [InitCommand].
-const initVerb = "init"
+// initVerb is the hidden verb of [InitCommand]. Its second argument says whether the first process ends with the program.
+const (
+	initVerb  = "init"
+	initEnds  = "ends"
+	initStays = "stays"
+)
 
-// InitCommand is the hidden verb of the first process in a PID namespace. Its arguments are the number in firstVariable, a program
+// InitCommand is the hidden verb of the first process in a PID namespace. Its arguments are the number in firstVariable, initEnds or initStays, a program
 // and that program's arguments.
 func InitCommand() *cli.Command {
 	return &cli.Command{
 		Name: initVerb, Hidden: true, HideHelp: true, SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
 			words := c.Args().Slice()
-			if len(words) < 2 || os.Getpid() != 1 {
+			if len(words) < 3 || os.Getpid() != 1 {
 				return verb.UsageError{Err: errors.New("only berth apptainer starts berth init")}
 			}
 			signals := make(chan os.Signal, 64) // more at once are dropped
@@ -121,10 +146,14 @@ func InitCommand() *cli.Command {
 			if err := c.Err(); err != nil { // a signal came before
 				return err
 			}
-			if err := reportReady(words[0]); err != nil {
-				return err
+			ready, argv := func() error { return reportReady(words[0]) }, words[2:]
+			var code int
+			var err error
+			if words[1] == initStays {
+				code, err = enter.RunInstance(argv[0], argv, os.Environ(), signals, ready)
+			} else if err = ready(); err == nil {
+				code, err = enter.RunAsInit(argv[0], argv, os.Environ(), signals)
 			}
-			code, err := enter.RunAsInit(words[1], words[1:], os.Environ(), signals)
 			if err != nil {
 				return verb.WithCode(codeFailed, err)
 			}

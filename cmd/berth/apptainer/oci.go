@@ -40,7 +40,7 @@ func isReference(word string) bool {
 // checkReference returns an error for Apptainer's words for images that berth doesn't support.
 func checkReference(word string) error {
 	scheme, rest, _ := strings.Cut(word, ":")
-	name, hasSlashes := strings.CutPrefix(rest, "//")
+	hasSlashes := strings.HasPrefix(rest, "//")
 	reason := ""
 	switch {
 	case word == "docker://", word == "docker:":
@@ -64,7 +64,7 @@ func checkReference(word string) error {
 	case scheme == "http", scheme == "https":
 		reason = "images aren't downloaded from web servers here: curl -O fetches a file, which is then an image"
 	case scheme == "instance":
-		reason = "there are no instances: berth run -d --name " + name + " starts a task, and berth exec " + name + " runs commands in it"
+		reason = "exec, run and shell take an instance, and nothing else does"
 	default:
 		reason = "images are files, directories, docker://NAME, oras://NAME, library://PATH, oci:DIR, oci-archive:FILE and docker-archive:FILE"
 	}

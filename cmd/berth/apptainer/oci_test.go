@@ -31,7 +31,7 @@ func TestReferences(t *testing.T) {
 		"oras://":             "the name of the image is missing",
 		"shub://a/b":          "Singularity Hub has ended",
 		"https://a.example/a": "curl -O",
-		"instance://train":    "berth exec train",
+		"instance://train":    "exec, run and shell",
 		"ipfs://a":            "images are files, directories, docker://NAME",
 	} {
 		if err := checkReference(word); err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("image %q: ", word)) || !strings.Contains(err.Error(), want) {

@@ -28,9 +28,12 @@ type plan struct {
 	// content is that of an image of the store, nil for others.
 	content *content
 	words   []string // behind the image
-	user    account
-	groups  []int // of the host
-	home    homeDir
+	// instance is the name of the instance that starts, or whose process the command becomes: joins says which. "" means neither.
+	instance string
+	joins    bool
+	user     account
+	groups   []int // of the host
+	home     homeDir
 	// callerCwd is the caller's working directory, "" if it was removed, and cwd the command's.
 	callerCwd, cwd string
 	// mustCwd: the working directory is the command line's and not the caller's.
@@ -67,6 +70,9 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 		contained: isOn(c, "contain") || containsAll(c),
 		without:   splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), readVariable("SHELL")),
 	}
+	if os.Getenv(instanceVariable) != "" {
+		p.instance, p.words = p.words[0], p.words[1:]
+	}
 	if len(p.words) > 0 && p.words[0] == "--" {
 		p.words = p.words[1:]
 	}
@@ -80,7 +86,8 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	if p.spaces, err = chooseNamespaces(c); err != nil {
 		return nil, err
 	}
-	if p.spaces.pid && !c.Bool("no-init") && !isSet("NOSHIMINIT") && !isOn(c, "compat") {
+	p.spaces.pid = p.spaces.pid || p.instance != ""
+	if p.spaces.pid && (p.instance != "" || !c.Bool("no-init") && !isSet("NOSHIMINIT") && !isOn(c, "compat")) {
 		if p.init, err = os.Executable(); err != nil {
 			return nil, err
 		}

@@ -6,9 +6,8 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
-
-	"github.com/berth-gpu/berth/launcher/enter"
 )
 
 // scriptPath is the script that sets the container's environment and executes the command. No file of the image is there.
@@ -17,12 +16,10 @@ const scriptPath = "/dev/.berth"
 // defaultPath is PATH before the image's scripts. Source: apptainer(1) 1.4 as it behaves.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// findCommand returns the program to execute, its arguments and environment. devices are the environment variables of the lease.
-func (p *plan) findCommand(box *enter.Container, devices []string) (argv, env []string, err error) {
-	container := p.image
-	if abs, err := filepath.Abs(p.image); err == nil && p.content == nil && !isRemoteSIF(p.image) {
-		container = abs
-	}
+// findCommand returns the program to execute, its arguments and environment. has reports whether there is a file of this path in the container, and
+// devices are the environment variables of the lease.
+func (p *plan) findCommand(has func(path string) bool, devices []string) (argv, env []string, err error) {
+	container := p.findImagePath()
 	var binds []string
 	for _, m := range p.binds {
 		binds = append(binds, m.Destination)
@@ -44,14 +41,29 @@ func (p *plan) findCommand(box *enter.Container, devices []string) (argv, env []
 		env = append(env, prefix+"CONTAINER="+container, prefix+"NAME="+path.Base(container),
 			prefix+"BIND="+strings.Join(binds, ","), prefix+"ENVIRONMENT=/.singularity.d/env/91-environment.sh")
 	}
-	if !box.Has("/bin/sh") { // the command alone
-		return p.findProgram(box, env, devices)
+	if p.instance != "" {
+		env = append(env, "APPTAINER_INSTANCE="+p.instance, "SINGULARITY_INSTANCE="+p.instance)
+	}
+	if !has("/bin/sh") { // the command alone
+		return p.findProgram(has, env, devices)
+	}
+	if p.joins { // no file can be added to the container
+		program, script := passScript(p.writeScript())
+		return append([]string{"/bin/sh", "-c", program, "/bin/sh"}, p.words...), slices.Concat(env, devices, script), nil
 	}
 	return append([]string{"/bin/sh", scriptPath}, p.words...), append(env, devices...), nil
 }
 
+// findImagePath returns the absolute path of the image, or the name of one of the store.
+func (p *plan) findImagePath() string {
+	if abs, err := filepath.Abs(p.image); err == nil && p.content == nil && !isRemoteSIF(p.image) {
+		return abs
+	}
+	return p.image
+}
+
 // findProgram returns the program to execute in an image without a shell, its arguments and environment.
-func (p *plan) findProgram(box *enter.Container, env, devices []string) (argv, all []string, err error) {
+func (p *plan) findProgram(has func(path string) bool, env, devices []string) (argv, all []string, err error) {
 	words, own := p.words, []string(nil)
 	if p.content != nil {
 		own = slices.DeleteFunc(slices.Clone(p.content.Config.Env), func(kv string) bool {
@@ -61,7 +73,7 @@ func (p *plan) findProgram(box *enter.Container, env, devices []string) (argv, a
 			words, _ = p.content.chooseWords(p.words)
 		}
 	}
-	if p.verb == "shell" || p.verb == "run" && (p.content == nil || len(words) == 0) {
+	if p.verb == "shell" || p.verb == "start" || p.verb == "run" && (p.content == nil || len(words) == 0) {
 		return nil, nil, fmt.Errorf("%s: the image has no shell: berth apptainer exec runs a command of it", p.image)
 	}
 	all = mergeVariables(env, p.variables.host, own, p.variables.prefixed, p.variables.flags, devices)
@@ -69,7 +81,7 @@ func (p *plan) findProgram(box *enter.Container, env, devices []string) (argv, a
 	if !strings.Contains(program, "/") {
 		program = ""
 		for dir := range strings.SplitSeq(findVariable(all, "PATH"), ":") {
-			if box.Has(dir + "/" + words[0]) {
+			if has(dir + "/" + words[0]) {
 				program = dir + "/" + words[0]
 				break
 			}
@@ -79,6 +91,21 @@ func (p *plan) findProgram(box *enter.Container, env, devices []string) (argv, a
 		}
 	}
 	return append([]string{program}, words[1:]...), all, nil
+}
+
+// scriptVariable begins the names of the environment variables of passScript.
+const scriptVariable = "BERTH_SCRIPT_"
+
+// passScript returns environment variables with a script that has secrets, and a program of a shell that executes it. The kernel limits the length of one variable.
+func passScript(script []byte) (program string, variables []string) {
+	const size = 64 << 10
+	all, names := "", ""
+	for part := range slices.Chunk(script, size) {
+		name := scriptVariable + strconv.Itoa(len(variables))
+		variables = append(variables, name+"="+string(part))
+		all, names = all+"$"+name, names+" "+name
+	}
+	return `eval "unset` + names + "\n" + all + `"`, variables
 }
 
 // writeScript returns the script.
@@ -114,6 +141,12 @@ func (p *plan) writeScript() []byte {
 	switch p.verb {
 	case "exec":
 		execWords(line, codeFailed)
+	case "start":
+		script := "/.singularity.d/startscript"
+		if p.app != "" {
+			script = "/scif/apps/" + quoteWord(p.app) + "/scif/startscript"
+		}
+		line(`if [ -x %[1]s ]; then exec %[1]s "$@"; fi`, script) // an image without one has an instance, too
 	case "run":
 		if p.app != "" {
 			line(`if [ -x /scif/apps/%[1]s/scif/runscript ]; then exec /scif/apps/%[1]s/scif/runscript "$@"; fi`, quoteWord(p.app))

@@ -46,21 +46,20 @@ func versionVerb() *cli.Command {
 // otherVerbs returns the verbs of Apptainer that berth doesn't support, each with its replacement.
 func otherVerbs() map[string]string {
 	const (
-		build    = "berth makes no images: apptainer, docker, podman and buildah do"
-		sign     = "berth signs no SIF files: apptainer sign does, and berth apptainer verify verifies signatures"
-		servers  = "key servers aren't asked: gpg --recv-keys gets a key, and berth apptainer key import FILE takes it"
-		cache    = "berth images lists pulled images, berth prune --all removes them and pulled SIF files, and berth system df shows their disk space"
-		instance = "there are no instances: berth run -d starts a task, berth ps lists tasks, and berth stop ends one"
-		login    = "berth login REGISTRY logs in, berth logout REGISTRY logs out"
-		push     = "berth pushes no images"
-		library  = "berth neither searches nor changes a library of SIF files; library://PATH is an image of it"
-		admin    = "there is no such setting: /etc/berth/config.toml has berth's"
-		sif      = "berth changes no SIF files; berth apptainer inspect shows one"
+		build   = "berth makes no images: apptainer, docker, podman and buildah do"
+		sign    = "berth signs no SIF files: apptainer sign does, and berth apptainer verify verifies signatures"
+		servers = "key servers aren't asked: gpg --recv-keys gets a key, and berth apptainer key import FILE takes it"
+		cache   = "berth images lists pulled images, berth prune --all removes them and pulled SIF files, and berth system df shows their disk space"
+		login   = "berth login REGISTRY logs in, berth logout REGISTRY logs out"
+		push    = "berth pushes no images"
+		library = "berth neither searches nor changes a library of SIF files; library://PATH is an image of it"
+		admin   = "there is no such setting: /etc/berth/config.toml has berth's"
+		sif     = "berth changes no SIF files; berth apptainer inspect shows one"
 	)
 	return map[string]string{
 		"build": build, "push": push, "sign": sign, "keyserver": servers, "cache": cache,
-		"instance": instance, "registry": login, "remote": login, "search": library, "delete": library, "sif": sif, "overlay": "--overlay DIR keeps changes in a directory",
-		"oci": instance, "plugin": admin, "config": admin, "capability": admin, "checkpoint": "there are no checkpoints", "test": "berth apptainer exec IMAGE /.singularity.d/test runs an image's test",
+		"registry": login, "remote": login, "search": library, "delete": library, "sif": sif, "overlay": "--overlay DIR keeps changes in a directory",
+		"oci": "berth run -d starts a task, berth ps lists tasks, and berth stop ends one", "plugin": admin, "config": admin, "capability": admin, "checkpoint": "there are no checkpoints", "test": "berth apptainer exec IMAGE /.singularity.d/test runs an image's test",
 	}
 }
 

@@ -67,7 +67,7 @@ func runAlloc(c *cli.Context) error {
 	if verb.NeedRoot() != nil {
 		return verb.WithBerthCode(holdBrokersLease(c, node, wanted, command, words[1:]))
 	}
-	return verb.WithBerthCode(leasing.Hold(c, node, wanted, command, words[1:]))
+	return verb.WithBerthCode(leasing.Hold(c, node, wanted, filepath.Base(words[1]), command, words[1:]))
 }
 
 // EnterCommand is the hidden verb that berth alloc starts: it joins the cgroup and execs the

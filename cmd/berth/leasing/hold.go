@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -21,9 +20,9 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Hold takes the lease, runs the command in its cgroup, and releases the lease. If
+// Hold takes the lease, which is shown with the name, runs the command in its cgroup, and releases the lease. If
 // processes of the command live on, the lease stays until they have ended.
-func Hold(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
+func Hold(c *cli.Context, node *berth.Node, wanted request.Request, name, command string, argv []string) error {
 	// Before the lease: the device guard grants devices to an existing cgroup.
 	group, err := node.CreateCommandCgroup("", os.Getpid(), 0)
 	if err != nil {
@@ -31,7 +30,7 @@ func Hold(c *cli.Context, node *berth.Node, wanted request.Request, command stri
 	}
 	tree := node.Cgroups()
 	lease, err := node.Acquire(c.Context, ledger.Ask{
-		Owner:   ledger.Owner{EntryPoint: "alloc", Name: filepath.Base(argv[0]), Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
+		Owner:   ledger.Owner{EntryPoint: "alloc", Name: name, Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
 		Request: wanted,
 		Wait:    waiting.Limit(c),
 		Waiting: waiting.NewWaitPrinter(time.Now()),

@@ -3,7 +3,6 @@ package verb
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,39 +19,52 @@ func RunSelf(ctx context.Context, cmd exec.Cmd, atDeath syscall.Signal) error {
 	return RunSelfWhenReady(ctx, cmd, atDeath, nil)
 }
 
-// RunSelfWhenReady is RunSelf for a process that loses signals at first. They are passed on when something can be read from ready.
-func RunSelfWhenReady(ctx context.Context, cmd exec.Cmd, atDeath syscall.Signal, ready *os.File) error {
+// RunSelfWhenReady is RunSelf for a process that loses signals at first. They are passed on when wait has returned, which is called in the background unless
+// it is nil.
+func RunSelfWhenReady(ctx context.Context, cmd exec.Cmd, atDeath syscall.Signal, wait func(child *os.Process)) error {
 	cmd.Path = cmp.Or(cmd.Path, "/proc/self/exe")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = atDeath
+	return RunProcess(ctx, func() (*os.Process, error) {
+		if err := cmd.Start(); err != nil {
+			return nil, WithCode(ExitBerth, fmt.Errorf("start a process for the command: %w", err))
+		}
+		return cmd.Process, nil
+	}, wait)
+}
+
+// RunProcess passes signals on to the child process that start starts, and waits for its end. The error has the exit code of the child: its code,
+// or 128 plus the signal. wait is that of RunSelfWhenReady.
+func RunProcess(ctx context.Context, start func() (*os.Process, error), wait func(child *os.Process)) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, ForwardedSignals()...) // never stopped: this process may have to release a lease
 	SettleInterrupts(ctx)
 	if err := ctx.Err(); err != nil { // a signal came before the process was started
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return WithCode(ExitBerth, fmt.Errorf("start a process for the command: %w", err))
-	}
-	go func() {
-		if ready != nil {
-			_, _ = ready.Read(make([]byte, 1)) // this process has its other end, too: there are no errors
-		}
-		forwardSignals(signals, cmd.Process)
-	}()
-	return childExit(cmd.Wait())
-}
-
-// childExit returns an error with the exit code of a child: its code, or 128 plus the signal.
-func childExit(err error) error {
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	child, err := start()
+	if err != nil {
 		return err
 	}
-	status := exit.Sys().(syscall.WaitStatus)
+	go func() {
+		if wait != nil {
+			wait(child)
+		}
+		forwardSignals(signals, child)
+	}()
+	state, err := child.Wait()
+	if err != nil {
+		return err
+	}
+	return ChildExit(state)
+}
+
+// ChildExit returns an error with the exit code of a child: its code, or 128 plus the signal.
+func ChildExit(state *os.ProcessState) error {
+	status := state.Sys().(syscall.WaitStatus)
 	if status.Signaled() {
 		return ExitError{Code: 128 + int(status.Signal()), Signal: status.Signal()}
 	}

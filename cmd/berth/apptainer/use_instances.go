@@ -1,0 +1,342 @@
+package apptainer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/broker/client"
+	"github.com/berth-gpu/berth/broker/protocol"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/printable"
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/hostprocess"
+	"github.com/berth-gpu/berth/launcher/enter"
+)
+
+// joinInstance runs a command in an instance. Flags for the container itself have no effect, as with Apptainer.
+func joinInstance(c *cli.Context, conf berth.Config, name string) error {
+	if c.IsSet("gpus") {
+		return errors.New("--gpus: an instance has the devices that it was started with")
+	}
+	all, err := openInstances(conf)
+	if err != nil {
+		return err
+	}
+	defer all.close()
+	i, err := all.get(c.Context, name)
+	if err != nil {
+		return err
+	}
+	first, err := i.openFirst()
+	if err != nil {
+		return err
+	}
+	defer first.Close() // a pidfd
+	plan, err := newPlan(c, len(i.Environment) > 0)
+	if err != nil {
+		return err
+	}
+	plan.instance, plan.joins, plan.image, plan.content, plan.home.inside = name, true, i.Image, i.Content, i.Home
+	if plan.contained && !plan.mustCwd {
+		plan.cwd = i.Home
+	}
+	root, err := inroot.OpenRoot(fmt.Sprintf("/proc/%d/root", i.PID))
+	if err != nil {
+		return err
+	}
+	defer root.Close() // an O_PATH descriptor
+	has := func(path string) bool {
+		f, err := inroot.Open(root, path, 0)
+		if err == nil {
+			f.Close() // an O_PATH descriptor
+		}
+		return err == nil
+	}
+	argv, env, err := plan.findCommand(has, i.Environment)
+	if err != nil {
+		return err
+	}
+	dirs := []string{plan.cwd}
+	if !plan.mustCwd {
+		dirs = append(dirs, i.Home, "/")
+	}
+	if c.Bool("no-umask") || isOn(c, "compat") {
+		unix.Umask(0o022)
+	}
+	join := enter.Join{
+		First: first, PID: i.PID, Argv: argv, Env: env, Dirs: dirs, AsRoot: i.FakeRoot,
+		Place: func(pid int) error { return placeBeside(c.Context, conf, pid, i.PID) },
+	}
+	runtime.LockOSThread() // the command ends with the thread
+	return verb.RunProcess(c.Context, func() (*os.Process, error) {
+		child, at, err := join.Start()
+		if err == nil && at > 0 {
+			plan.remarkDirectory(dirs[at])
+		}
+		return child, err
+	}, nil)
+}
+
+// placeBeside moves a process into the cgroup of the lease that another one belongs to, if it belongs to one. The broker moves a user's, if the lease is the user's.
+func placeBeside(ctx context.Context, conf berth.Config, pid, beside int) error {
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
+	group, err := node.Cgroups().ProcessPath("/proc", beside)
+	if err != nil {
+		return err
+	}
+	if group = berth.FindCommandCgroup(group); group == "" {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		_, err := client.New(conf.State).Place(ctx, protocol.Cgroup{Descendant: pid, Join: group})
+		return backend.AdviseBroker(err)
+	}
+	p, err := hostprocess.Open(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return node.JoinPlace(ctx, p, group)
+}
+
+// listedInstance is an instance in the list's JSON, with Apptainer's keys.
+type listedInstance struct {
+	Instance string `json:"instance"`
+	PID      int    `json:"pid"`
+	Image    string `json:"img"`
+	IP       string `json:"ip"`
+	LogErr   string `json:"logErrPath"`
+	LogOut   string `json:"logOutPath"`
+}
+
+func listInstances(c *cli.Context) error {
+	if c.NArg() > 1 {
+		return verb.WrongCommandLine(c, "instance list takes one pattern")
+	}
+	if c.Bool("json") && c.Bool("logs") {
+		return errors.New("instance list: --json has the paths of --logs")
+	}
+	if c.IsSet("user") {
+		return runForUser(c, "json", "logs")
+	}
+	all, in, err := findInstances(c, c.Args().First())
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	if c.Bool("json") {
+		listed := []listedInstance{}
+		for _, i := range all {
+			listed = append(listed, listedInstance{i.Name, i.PID, i.Image, "", i.LogErr, i.LogOut})
+		}
+		to := json.NewEncoder(os.Stdout)
+		to.SetIndent("", "\t")
+		return to.Encode(map[string]any{"instances": listed})
+	}
+	const gap = 4
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, gap, ' ', 0)
+	row := func(cells ...string) {
+		for i := range cells {
+			cells[i] = printable.Escape(cells[i])
+		}
+		_, _ = fmt.Fprintln(table, strings.Join(cells, "\t")) // Flush reports it
+	}
+	if c.Bool("logs") {
+		row("INSTANCE NAME", "PID", "LOGS")
+	} else {
+		row("INSTANCE NAME", "PID", "IP", "IMAGE")
+	}
+	for _, i := range all {
+		if c.Bool("logs") {
+			row(i.Name, strconv.Itoa(i.PID), i.LogErr)
+			row("", "", i.LogOut)
+		} else {
+			row(i.Name, strconv.Itoa(i.PID), "", i.Image)
+		}
+	}
+	return table.Flush()
+}
+
+// findInstances returns the instances that a pattern names, all if it is empty.
+func findInstances(c *cli.Context, pattern string) (found []instance, in instances, err error) {
+	conf, err := verb.LoadConfig(c)
+	if err != nil {
+		return nil, in, err
+	}
+	if in, err = openInstances(conf); err != nil {
+		return nil, in, err
+	}
+	if pattern == "" {
+		pattern = "*"
+	}
+	if found, err = in.find(c.Context, pattern); err != nil {
+		in.close()
+	}
+	return found, in, err
+}
+
+// runForUser runs this verb as another user, so that root doesn't read what users write. Its output goes through this process: a user's process must not
+// have root's terminal. switches and values are the names of flags that are passed on.
+func runForUser(c *cli.Context, flags ...string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("--user: only root may see and end instances of other users")
+	}
+	u, err := user.Lookup(c.String("user"))
+	if err != nil {
+		return err
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return err
+	}
+	words := []string{"berth", "--config", c.String("config"), "apptainer", "instance", c.Command.Name}
+	for _, name := range flags {
+		if c.IsSet(name) {
+			words = append(words, fmt.Sprintf("--%s=%v", name, c.Value(name)))
+		}
+	}
+	if err := process.CloseDescriptorsOnExec(); err != nil {
+		return err
+	}
+	var out, said strings.Builder
+	cmd := exec.CommandContext(c.Context, "/proc/self/exe")
+	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr = append(words, c.Args().Slice()...), "/", &out, &said
+	cmd.Env = []string{"HOME=" + u.HomeDir, "PATH=" + os.Getenv("PATH")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	err = cmd.Run()
+	printLines(os.Stdout, out.String())
+	printLines(os.Stderr, said.String())
+	if cmd.ProcessState == nil {
+		return err
+	}
+	return verb.ChildExit(cmd.ProcessState)
+}
+
+// printLines prints lines of another user's process.
+func printLines(to *os.File, text string) {
+	for line := range strings.Lines(text) {
+		_, _ = fmt.Fprintln(to, strings.ReplaceAll(printable.Escape(strings.TrimSuffix(line, "\n")), `\t`, "\t"))
+	}
+}
+
+func stopInstances(c *cli.Context) error {
+	pattern := c.Args().First()
+	switch {
+	case c.NArg() > 1:
+		return verb.WrongCommandLine(c, "instance stop takes one pattern; quote it, so that the shell doesn't replace it")
+	case pattern == "" && !c.Bool("all"):
+		return verb.WrongCommandLine(c, "instance stop takes a name or --all: berth apptainer instance stop trainer")
+	}
+	sig, err := parseStopSignal(c.String("signal"))
+	if err != nil {
+		return err
+	}
+	if c.Bool("force") {
+		sig = unix.SIGKILL
+	}
+	if c.IsSet("user") {
+		return runForUser(c, "all", "force", "signal", "timeout")
+	}
+	all, in, err := findInstances(c, pattern)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	if len(all) == 0 {
+		return verb.WithCode(codeUsage, errors.New("there is no such instance; berth apptainer instance list lists them"))
+	}
+	kill := time.Now().Add(time.Duration(c.Int("timeout")) * time.Second)
+	for _, i := range all {
+		verb.PrintError(fmt.Sprintf("stopping instance %s of %s (process %d)", i.Name, i.Image, i.PID))
+		if err := i.signal(sig); err != nil {
+			return err
+		}
+	}
+	for _, i := range all {
+		if err := in.endInstance(c.Context, i, kill); err != nil {
+			return err
+		}
+	}
+	_, err = in.find(c.Context, "*") // removes the records
+	return err
+}
+
+// parseStopSignal returns the signal of instance stop --signal, SIGINT if there is none.
+func parseStopSignal(word string) (unix.Signal, error) {
+	if word == "" {
+		return unix.SIGINT, nil
+	}
+	if number, err := strconv.Atoi(word); err == nil && number > 0 && number <= 64 {
+		return unix.Signal(number), nil
+	}
+	word = strings.TrimPrefix(strings.ToUpper(word), "SIG")
+	if s := unix.SignalNum("SIG" + word); s != 0 {
+		return s, nil
+	}
+	return 0, fmt.Errorf("--signal %s: there is no such signal", word)
+}
+
+// signal sends a signal to the first process of an instance, which passes it on. One that has ended is no error.
+func (i instance) signal(sig unix.Signal) error {
+	first, err := i.openFirst()
+	if err != nil {
+		return nil //nolint:nilerr // it has ended
+	}
+	defer first.Close() // a pidfd
+	if err := unix.PidfdSendSignal(int(first.Fd()), sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("stop instance %s: %w", i.Name, err)
+	}
+	return nil
+}
+
+// killTime is how long processes that were killed may need to end.
+const killTime = 30 * time.Second
+
+// endInstance waits for the end of an instance, which it kills at a time.
+func (s instances) endInstance(ctx context.Context, i instance, kill time.Time) error {
+	for killed := false; ; {
+		ended, err := s.hasEnded(i.Name)
+		switch {
+		case ended || err != nil:
+			return err
+		case time.Now().Before(kill):
+		case killed:
+			return fmt.Errorf("instance %s has processes that can't be killed", i.Name)
+		default:
+			verb.PrintError(fmt.Sprintf("killing instance %s of %s (process %d) after the timeout", i.Name, i.Image, i.PID))
+			if err := i.signal(unix.SIGKILL); err != nil {
+				return err
+			}
+			killed, kill = true, time.Now().Add(killTime)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,339 @@
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// instanceFiles are an image's scripts for instances.
+func instanceFiles() map[string]string {
+	return map[string]string{
+		".singularity.d/startscript": "#!/bin/sh\necho start \"$@\" $APPTAINER_INSTANCE\n",
+		".singularity.d/runscript":   "#!/bin/sh\nexec \"$@\"\n",
+	}
+}
+
+// instance is an instance as instance list --json has it.
+type instance struct {
+	Instance string
+	PID      int
+	Img      string
+	LogOut   string `json:"logOutPath"`
+	LogErr   string `json:"logErrPath"`
+}
+
+// apptainerHere is apptainer with log files in the home directory of the test also for root.
+func (h home) apptainerHere(words ...string) []string {
+	return append([]string{"env", "APPTAINER_CONFIGDIR=" + h.dir + "/.apptainer"}, h.apptainer(words...)...)
+}
+
+// instances lists the instances of a user.
+func (h home) instances() []instance {
+	h.t.Helper()
+	var list struct{ Instances []instance }
+	said := h.run(h.uid, h.apptainer("instance", "list", "--json")...)
+	if err := json.Unmarshal([]byte(said.Out), &list); err != nil || said.Code != 0 {
+		h.t.Fatalf("%v: %+v", err, said)
+	}
+	return list.Instances
+}
+
+// instance runs a verb of instances that has to succeed.
+func (h home) instance(words ...string) {
+	h.t.Helper()
+	if got := h.run(h.uid, h.apptainerHere(append([]string{"instance"}, words...)...)...); got.Code != 0 {
+		h.t.Fatalf("%q: %+v", words, got)
+	}
+}
+
+// endInstances ends what a test has started.
+func (h home) endInstances() {
+	h.t.Cleanup(func() { h.run(h.uid, h.apptainer("instance", "stop", "--all", "--force")...) })
+}
+
+// withHome returns a home directory for another user on this node.
+func (h home) withHome(uid int) home { return h.node.home(uid) }
+
+// TestInstances: an instance has the devices of its lease until it ends, its processes and those of exec, run and shell are in one PID namespace, and its end
+// ends all of them and the lease.
+func TestInstances(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.start(bob, h.Berth, "alloc", "1", "--", "sleep", "1000")
+	h.waitForLeases(1)
+	for _, uid := range []int{alice, 0} {
+		h := h.withHome(uid)
+		h.endInstances()
+		h.instance("start", "--nv", image, "one", "a", "b c")
+		leases := h.waitForLeases(2)
+		if !strings.HasSuffix(h.Do(t, "sh", "-c", h.Berth+" leases | grep -c 'instance://one'"), "1\n") {
+			t.Errorf("user %d: leases %+v", uid, leases)
+		}
+		const show = openNodes + "; " + opening + "; ps -o comm; :"
+		first := h.run(uid, h.apptainer("exec", "instance://one", "sh", "-c", show)...)
+		lines := strings.SplitN(first.Out, "\n", 3)
+		if first.Code != 0 || len(lines) != 3 || len(lines[0]) != 1 || lines[0] == "0" || strings.Trim(lines[1], "?") != lines[0] || lines[2] != "COMMAND\n.berth-init\nsh\nps\n" {
+			t.Errorf("user %d: %+v", uid, first)
+		}
+		listed := h.instances()
+		if len(listed) != 1 || listed[0].Instance != "one" || listed[0].Img != image {
+			t.Fatalf("user %d: %+v", uid, listed)
+		}
+		rig.WaitUntil(t, "the startscript has run", func() bool {
+			log, err := os.ReadFile(listed[0].LogOut)
+			return err == nil && string(log) == "start a b c one\n"
+		})
+		h.instance("run", image, "two", "sleep", "1000")
+		h.wantSaid("without a lease", h.run(uid, h.apptainer("exec", "instance://two", "sh", "-c", openNodes+"; "+opening+"; ps -o comm; :")...),
+			rig.Said{Out: "\n????????\nCOMMAND\n.berth-init\nsleep\nsh\nps\n"})
+		for _, tt := range []struct {
+			what  string
+			words []string
+			want  rig.Said
+		}{
+			{"exit code", []string{"exec", "instance://one", "sh", "-c", "exit 7"}, rig.Said{Code: 7}},
+			{"signal", []string{"exec", "instance://one", "sh", "-c", "kill -9 $$"}, rig.Said{Code: -1}},
+			{"no program", []string{"exec", "instance://one", "nosuch"}, rig.Said{Code: 255, Err: "berth: nosuch: executable file not found in $PATH\n"}},
+			{"run", []string{"run", "instance://one", "echo", "a", "b  c"}, rig.Said{Out: "a b  c\n"}},
+			{"no directory", []string{"exec", "--pwd", "/nosuch", "instance://one", "true"}, rig.Said{Code: 255, Err: "berth: set the working directory: no such file or directory\n"}},
+			{"environment", []string{"exec", "--env", "A=1", "instance://one", "sh", "-c", "echo $A $APPTAINER_INSTANCE; env | grep -c BERTH_SCRIPT"}, rig.Said{Code: 1, Out: "1 one\n0\n"}},
+			{"a name that is taken", []string{"instance", "start", image, "one"}, rig.Said{Code: 255, Err: "berth: one: there is an instance of this name already\n"}},
+			{"a bad name", []string{"instance", "start", image, "../one"}, rig.Said{Code: 255, Err: "berth: \"../one\" is no name of an instance: it has letters, digits, \"_\", \"-\" and \".\"\n"}},
+			{"no image", []string{"instance", "start", "/nosuch", "three"}, rig.Said{Code: 255, Err: "berth: open /nosuch: no such file or directory\n"}},
+			{"no instance", []string{"exec", "instance://three", "true"}, rig.Said{Code: 255, Err: "berth: there is no instance three; berth apptainer instance list lists them\n"}},
+			{"devices", []string{"exec", "--gpus", "2", "instance://one", "true"}, rig.Said{Code: 255, Err: "berth: --gpus: an instance has the devices that it was started with\n"}},
+		} {
+			h.wantSaid(fmt.Sprintf("user %d: %s", uid, tt.what), h.run(uid, h.apptainerHere(tt.words...)...), tt.want)
+		}
+		joined := h.start(uid, h.apptainer("exec", "instance://one", "sleep", "1000")...)
+		rig.WaitUntil(t, "the command runs", func() bool {
+			return strings.Contains(h.run(uid, h.apptainer("exec", "instance://one", "ps", "-o", "comm")...).Out, "sleep")
+		})
+		killed := h.start(uid, h.apptainer("exec", "instance://one", "sleep", "2000")...)
+		rig.WaitUntil(t, "another command runs", func() bool {
+			return strings.Count(h.run(uid, h.apptainer("exec", "instance://one", "ps", "-o", "comm")...).Out, "sleep") == 2
+		})
+		rig.Must(t, killed.Cmd.Process.Kill())
+		rig.WaitUntil(t, "the command ends with its launcher", func() bool {
+			return strings.Count(h.run(uid, h.apptainer("exec", "instance://one", "ps", "-o", "comm")...).Out, "sleep") == 1
+		})
+		h.instance("stop", "o*")
+		if code := joined.Wait(t); code != 130 && code != -1 {
+			t.Errorf("user %d: a command in an instance that ends: exit code %d", uid, code)
+		}
+		h.waitForLeases(1)
+		if got := h.instances(); len(got) != 1 || got[0].Instance != "two" {
+			t.Errorf("user %d: %+v", uid, got)
+		}
+		h.instance("stop", "--all")
+		if got := h.instances(); len(got) != 0 {
+			t.Errorf("user %d: %+v", uid, got)
+		}
+		h.wantSaid("nothing to stop", h.run(uid, h.apptainer("instance", "stop", "--all")...), rig.Said{Code: 1, Err: "berth: there is no such instance; berth apptainer instance list lists them\n"})
+	}
+}
+
+// TestInstanceKilled: whichever process of an instance outside of the container is killed, and whenever the command that starts it is, all of the instance and the lease end, or it
+// is a whole instance. The name is free at once.
+func TestInstanceKilled(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.endInstances()
+	sleep := fmt.Sprintf("1%07d", os.Getpid()) // of this test alone
+	isLeft := func() bool { return h.Do(t, "sh", "-c", "pgrep -f '^sleep "+sleep+"' || true") != "" }
+	for generation := range 3 {
+		h.instance("run", "--nv", image, "one", "sleep", sleep)
+		h.waitForLeases(1)
+		pid := h.instances()[0].PID
+		joined := h.start(alice, h.apptainer("exec", "instance://one", "sleep", sleep)...)
+		rig.WaitUntil(t, "two commands run", func() bool {
+			return len(strings.Fields(h.Do(t, "sh", "-c", "pgrep -f '^sleep "+sleep+"' || true"))) == 2
+		})
+		for range generation { // the first process, its parent, and the parent of that
+			parent, err := process.Parent("/proc", pid)
+			rig.Must(t, err)
+			pid = parent
+		}
+		rig.Must(t, unix.Kill(pid, unix.SIGKILL))
+		rig.WaitUntil(t, "no process is left", func() bool { return !isLeft() })
+		joined.Wait(t)
+		h.waitForLeases(0)
+		rig.WaitUntil(t, "it isn't listed", func() bool { return len(h.instances()) == 0 })
+	}
+	for i := range 25 {
+		starter := h.start(alice, h.apptainerHere("instance", "run", "--nv", image, "one", "sleep", sleep)...)
+		time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+		_ = starter.Cmd.Process.Kill() // it may have ended
+		starter.Wait(t)
+		rig.WaitUntil(t, "the start is over", func() bool {
+			listed := h.instances()
+			got := h.run(alice, h.apptainer("instance", "stop", "--force", "one")...)
+			return got.Code == 0 || len(listed) == 0 && len(h.Leases(t)) == 0 && !isLeft()
+		})
+		h.waitForLeases(0)
+		if isLeft() {
+			t.Fatalf("killed after %d ms: the command is left", i*10)
+		}
+	}
+	h.instance("start", image, "one")
+}
+
+// TestInstanceNames: of several instances that start with one name at once one does, and the others fail.
+func TestInstanceNames(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.endInstances()
+	for range 5 {
+		var starting sync.WaitGroup
+		var mu sync.Mutex
+		codes := map[int]int{}
+		for range 5 {
+			starting.Go(func() {
+				got := h.run(alice, h.apptainerHere("instance", "start", image, "one")...)
+				mu.Lock()
+				defer mu.Unlock()
+				codes[got.Code]++
+			})
+		}
+		starting.Wait()
+		if codes[0] != 1 || codes[255] != 4 || len(h.instances()) != 1 {
+			t.Fatalf("exit codes %v, instances %+v", codes, h.instances())
+		}
+		h.instance("stop", "one")
+	}
+}
+
+// TestInstanceSignals: the processes of an instance get the signal of instance stop, and are killed after the timeout. The launcher of a command in an instance passes signals on.
+func TestInstanceSignals(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.endInstances()
+	said := filepath.Join(h.dir, "said")
+	const script = "exec >said; trap 'echo INT; exit' INT; trap 'echo TERM; exit 7' TERM; echo ready; while :; do sleep 0.01; done"
+	for words, want := range map[string]string{"": "INT\n", "-s TERM": "TERM\n", "--signal=15": "TERM\n", "-F": "", "-s USR2 -t 0": ""} {
+		h.run(alice, append([]string{"env", "-C", h.dir}, h.apptainerHere("instance", "run", image, "one", "sh", "-c", script)...)...)
+		waitForText(t, said, "ready\n")
+		h.instance(append(append([]string{"stop"}, strings.Fields(words)...), "one")...)
+		waitForText(t, said, "ready\n"+want)
+		rig.Must(t, os.Remove(said))
+	}
+	h.instance("start", image, "one")
+	launcher := h.start(alice, append([]string{"env", "-C", h.dir}, h.apptainer("exec", "instance://one", "sh", "-c", script)...)...)
+	waitForText(t, said, "ready\n")
+	rig.Must(t, launcher.Cmd.Process.Signal(unix.SIGTERM))
+	if code := launcher.Wait(t); code != 7 {
+		t.Errorf("exit code %d", code)
+	}
+	waitForText(t, said, "ready\nTERM\n")
+}
+
+// TestInstanceOfAnother: a user neither sees, enters nor stops the instance of another one, also with a record that names its first process, and nobody reaches processes outside of
+// containers by a record.
+func TestInstanceOfAnother(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.endInstances()
+	h.instance("start", "--nv", image, "one")
+	lease := h.waitForLeases(1)
+	records, err := filepath.Glob(h.dir + "/.local/share/berth/instances/*/one")
+	rig.Must(t, err)
+	if len(records) != 1 {
+		t.Fatalf("records %q", records)
+	}
+	record, err := os.ReadFile(records[0])
+	rig.Must(t, err)
+	other := h.withHome(bob)
+	other.wantSaid("another user's", other.run(bob, other.apptainer("exec", "instance://one", "true")...),
+		rig.Said{Code: 255, Err: "berth: there is no instance one; berth apptainer instance list lists them\n"})
+	if got := other.run(bob, "cat", records[0]); got.Code == 0 {
+		t.Errorf("another user reads the record: %+v", got)
+	}
+
+	// plant makes a record of bob's that looks like a running instance.
+	plant := func(text string) {
+		t.Helper()
+		path := strings.Replace(records[0], h.dir, other.dir, 1)
+		rig.Must(t, os.WriteFile(path, []byte(text), 0o600))
+		rig.Must(t, os.Chown(path, bob, bob))
+		holder := other.start(bob, "flock", path, "sleep", "1000")
+		t.Cleanup(func() { _ = holder.Cmd.Process.Kill() })
+		rig.WaitUntil(t, "the record is locked", func() bool {
+			return other.run(bob, "flock", "--nonblock", path, "true").Code != 0
+		})
+	}
+	plant(string(record))
+	for what, words := range map[string][]string{"enter": {"exec", "instance://one", "true"}, "stop": {"instance", "stop", "-F", "-t", "0", "one"}} {
+		if got := other.run(bob, other.apptainer(words...)...); got.Code != 255 || !strings.Contains(got.Err, "ermi") {
+			t.Errorf("%s: %+v", what, got)
+		}
+	}
+	if got := h.run(alice, h.apptainer("exec", "instance://one", "sh", "-c", openNodes)...); got.Code != 0 || len(got.Out) != 2 {
+		t.Errorf("the instance afterwards: %+v", got)
+	}
+	if now := h.waitForLeases(1); now[0].ID != lease[0].ID {
+		t.Errorf("another lease: %+v", now)
+	}
+
+	// A process of bob's on the host instead of a container's.
+	outside := other.start(bob, "sleep", "1000")
+	start, err := process.Start("/proc", outside.Cmd.Process.Pid)
+	rig.Must(t, err)
+	var fields map[string]any
+	rig.Decode(t, string(record), &fields)
+	fields["pid"], fields["start"] = outside.Cmd.Process.Pid, start
+	planted, err := json.Marshal(fields)
+	rig.Must(t, err)
+	path := strings.Replace(records[0], h.dir, other.dir, 1)
+	rig.Must(t, os.WriteFile(path, planted, 0o600))
+	for _, words := range [][]string{{"exec", "instance://one", "true"}, {"instance", "stop", "-F", "-t", "0", "one"}} {
+		if words[0] == "exec" {
+			other.wantSaid("a process of the host", other.run(bob, other.apptainer(words...)...), rig.Said{Code: 255, Err: "berth: instance one has ended\n"})
+		}
+	}
+	if outside.HasEnded() {
+		t.Error("a record has led to a process of the host")
+	}
+
+	// Links in the place of the directory.
+	root := h.withHome(0)
+	rig.Must(t, os.MkdirAll(root.Path("/var/lib/berth"), 0o755))
+	dir := filepath.Join(other.dir, ".local/share/berth/instances")
+	rig.Must(t, os.RemoveAll(dir))
+	rig.Must(t, os.Symlink(filepath.Join(h.dir, ".local/share/berth/instances"), dir))
+	if got := other.run(bob, other.apptainer("instance", "list")...); got.Code != 255 || got.Out != "" {
+		t.Errorf("a link: %+v", got)
+	}
+}
+
+// TestInstanceUsers: root lists and ends instances of a user, by a process of that user.
+func TestInstanceUsers(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	passwd, err := os.ReadFile("/etc/passwd")
+	rig.Must(t, err)
+	own := filepath.Join(t.TempDir(), "passwd")
+	rig.Must(t, os.WriteFile(own, append(passwd, fmt.Sprintf("alice:x:%d:%[1]d::%s:/bin/sh\n", alice, h.dir)...), 0o600))
+	rig.Must(t, os.Chmod(own, 0o644))
+	h.Do(t, "mount", "--bind", own, "/etc/passwd")
+	t.Cleanup(func() { h.Do(t, "umount", "/etc/passwd") })
+	h.endInstances()
+	h.instance("start", "--nv", image, "one")
+	pid := strconv.Itoa(h.instances()[0].PID)
+	got := h.Run(t, h.Command(h.Berth, "apptainer", "instance", "list", "--user", "alice"))
+	if got.Code != 0 || !strings.Contains(got.Out, "\none              "+pid+" ") {
+		t.Errorf("list: %+v", got)
+	}
+	if got := h.run(bob, h.Berth, "apptainer", "instance", "list", "--user", "alice"); got.Code != 255 || got.Out != "" {
+		t.Errorf("another user lists: %+v", got)
+	}
+	if got := h.Run(t, h.Command(h.Berth, "apptainer", "instance", "stop", "--user", "alice", "one")); got.Code != 0 {
+		t.Errorf("stop: %+v", got)
+	}
+	h.waitForLeases(0)
+}
