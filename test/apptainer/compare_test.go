@@ -34,7 +34,7 @@ const (
 // differs, what testdata says of berth.
 func TestUses(t *testing.T) {
 	s := startServer(t)
-	all := slices.Concat(environmentUses, userUses, directoryUses, mountUses, processUses, imageUses, signatureUses, gpuUses, messageUses)
+	all := slices.Concat(environmentUses, userUses, directoryUses, mountUses, processUses, imageUses, signatureUses, instanceUses, gpuUses, messageUses)
 	have, haveBerth := readOutcomes(t, apptainerOutcomes), readOutcomes(t, berthOutcomes)
 	entries, berthEntries := make([]string, len(all)), make([]string, len(all))
 	t.Run("use", func(t *testing.T) { // which ends when all of its parallel tests have ended
@@ -135,8 +135,9 @@ var (
 	// fingerprint and created are of keys that the server has made.
 	fingerprint = regexp.MustCompile(`\b([0-9A-F]{40}|[0-9a-f]{40})\b`)
 	created     = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC`)
-	// noise are messages of Apptainer about this server's programs, and about unmounting in time.
-	noise = regexp.MustCompile(`^INFO: +(\w+ not found, will not be able|Terminating [\w-]+ after timeout|Timeouts can be caused by)`)
+	stopped     = regexp.MustCompile(`\(PID=\d+\)`)
+	// noise are messages of Apptainer about this server's programs and cgroups, and about unmounting in time.
+	noise = regexp.MustCompile(`^INFO: +(\w+ not found, will not be able|Instance stats will not be available|Terminating [\w-]+ after timeout|Timeouts can be caused by)`)
 	// message is the beginning of messages of the two programs.
 	message = regexp.MustCompile(`^(INFO: |WARNING: |FATAL: |Error for command |Error: |berth: |\n)`)
 	// usage is printed with the message about a wrong command line.
@@ -147,6 +148,7 @@ var (
 func normalize(text string) string {
 	text = namespace.ReplaceAllString(usage.ReplaceAllString(text, ""), ":[N]")
 	text = fingerprint.ReplaceAllString(created.ReplaceAllString(text, "TIME"), "FINGERPRINT")
+	text = stopped.ReplaceAllString(text, "(PID=N)")
 	return gpuNode.ReplaceAllString(text, "nvidiaN")
 }
 

@@ -188,7 +188,8 @@ From: bare.sif
     for word; do echo "<$word>"; done
 
 %startscript
-    echo started
+    echo "startscript: $# arguments: $DEFINED $A $APPTAINER_COMMAND"
+    for word; do echo "<$word>"; done
 
 %test
     echo "tested: $@"
