@@ -158,6 +158,7 @@ _berth() {
 	"apptainer shell",--shell | "apptainer shell",-s) :; return ;;
 	"apptainer shell",--dns) :; return ;;
 	"apptainer instance start",--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
+	"apptainer instance start",--device) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
 	"apptainer instance start",--bind | "apptainer instance start",-B) :; return ;;
 	"apptainer instance start",--mount) :; return ;;
 	"apptainer instance start",--home | "apptainer instance start",-H) :; return ;;
@@ -173,6 +174,7 @@ _berth() {
 	"apptainer instance start",--dns) :; return ;;
 	"apptainer instance start",--pid-file) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	"apptainer instance run",--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
+	"apptainer instance run",--device) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
 	"apptainer instance run",--bind | "apptainer instance run",-B) :; return ;;
 	"apptainer instance run",--mount) :; return ;;
 	"apptainer instance run",--home | "apptainer instance run",-H) :; return ;;
@@ -191,6 +193,12 @@ _berth() {
 	"apptainer instance stop",--signal | "apptainer instance stop",-s) mapfile -t COMPREPLY < <(compgen -W 'TERM KILL INT HUP QUIT USR1 USR2' -- "$cur"); return ;;
 	"apptainer instance stop",--timeout | "apptainer instance stop",-t) :; return ;;
 	"apptainer instance stop",--user | "apptainer instance stop",-u) :; return ;;
+	"apptainer key",--keysdir | "apptainer key",-d) :; return ;;
+	"apptainer pull",--dir) :; return ;;
+	"apptainer pull",--library) :; return ;;
+	"apptainer verify",--group-id | "apptainer verify",-g) :; return ;;
+	"apptainer verify",--sif-id | "apptainer verify",-i) :; return ;;
+	"apptainer verify",--key) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	gpus,--format) :; return ;;
 	leases,--format) :; return ;;
 	"cdi generate",--output | "cdi generate",-o) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
@@ -203,7 +211,7 @@ _berth() {
 	system,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	system,*) mapfile -t COMPREPLY < <(compgen -W 'df prune' -- "$cur") ;;
 	apptainer,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
-	apptainer,*) mapfile -t COMPREPLY < <(compgen -W 'exec run shell instance inspect pull' -- "$cur") ;;
+	apptainer,*) mapfile -t COMPREPLY < <(compgen -W 'exec run shell instance inspect key pull verify' -- "$cur") ;;
 	"apptainer instance",-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	"apptainer instance",*) mapfile -t COMPREPLY < <(compgen -W 'start run list stop' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -245,15 +253,15 @@ _berth() {
 	prune,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --dry-run --force -f --filter --help -h' -- "$cur") ;;
 	"system df",-*) mapfile -t COMPREPLY < <(compgen -W '--verbose -v --json --help -h' -- "$cur") ;;
 	"system prune",-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --force -f --filter --help -h' -- "$cur") ;;
-	"apptainer exec",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --unsquash --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer exec",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --unsquash --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
 	"apptainer exec",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-	"apptainer run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --unsquash --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --unsquash --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
 	"apptainer run",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-	"apptainer shell",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --unsquash --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
+	"apptainer shell",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --pwd --cwd --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --unsquash --ipc -i --uts --pid -p --no-init --net -n --network --hostname --no-umask --app --shell -s --dns --wait --no-wait --help -h' -- "$cur") ;;
 	"apptainer shell",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-	"apptainer instance start",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --net -n --network --hostname --no-umask --app --dns --wait --no-wait --pid-file --help -h' -- "$cur") ;;
+	"apptainer instance start",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --unsquash --ipc -i --uts --net -n --network --hostname --no-umask --app --dns --wait --no-wait --pid-file --help -h' -- "$cur") ;;
 	"apptainer instance start",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-	"apptainer instance run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --ipc -i --uts --net -n --network --hostname --no-umask --app --dns --wait --no-wait --pid-file --help -h' -- "$cur") ;;
+	"apptainer instance run",-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --nv --nvccli --bind -B --mount --home -H --no-home --no-mount --contain -c --containall -C --compat --cleanenv -e --env --env-file --no-eval --writable-tmpfs --overlay -o --scratch -S --workdir -W --fakeroot -f --writable -w --unsquash --ipc -i --uts --net -n --network --hostname --no-umask --app --dns --wait --no-wait --pid-file --help -h' -- "$cur") ;;
 	"apptainer instance run",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	"apptainer instance list",-*) mapfile -t COMPREPLY < <(compgen -W '--json -j --logs -l --user -u --help -h' -- "$cur") ;;
 	"apptainer instance stop",-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --force -F --signal -s --timeout -t --user -u --help -h' -- "$cur") ;;
