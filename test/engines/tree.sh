@@ -24,7 +24,7 @@ forky) packages=$packages,docker-cli,docker-compose,rpm ;;
 bookworm) ;;
 users)
 	suite=forky more=sid # which alone has Apptainer
-	packages=$packages,docker-cli,passwd,openssh-server,openssh-client,cron,at,bubblewrap,uidmap,libpam-systemd,dbus-user-session,tzdata,squashfuse,fuse-overlayfs,fuse2fs,e2fsprogs,apptainer
+	packages=$packages,docker-cli,passwd,openssh-server,openssh-client,cron,at,bubblewrap,charliecloud,uidmap,libpam-systemd,dbus-user-session,tzdata,squashfuse,fuse-overlayfs,fuse2fs,e2fsprogs,apptainer
 	;;
 *) die "usage: tree.sh forky|bookworm|users" ;;
 esac
