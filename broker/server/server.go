@@ -153,7 +153,7 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 		return err
 	}
 	defer c.Close()
-	if err := s.node.ProcessHost().CheckUserNamespace(c.Process); err != nil {
+	if err := s.node.ProcessHost().CheckNamespaceOwner(c.Process); err != nil {
 		return sendReply(conn, protocol.Reply{Error: errorMessage(err)})
 	}
 	leave, ok := s.enterOf(s.connections, c.UID, maxConnections)
@@ -176,6 +176,9 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 		err = protocol.Errorf(protocol.CodeMessage, "no whole request came within %v", messageTimeout)
 	case err == nil:
 		r, err = protocol.ParseRequest(line)
+	}
+	if err == nil && r.List == nil { // a process in a user namespace may only ask
+		err = s.node.ProcessHost().CheckUserNamespace(c.Process)
 	}
 	var reply protocol.Reply
 	if err == nil {

@@ -73,6 +73,12 @@ func NamespaceOf(proc string, pid int, kind string) (uint64, error) {
 	})
 }
 
+// OpenNamespace opens a namespace of a process. The errors are those of Namespace.
+func OpenNamespace(proc string, pid int, kind string) (*os.File, error) {
+	path := proc + "/" + strconv.Itoa(pid) + "/ns/" + kind
+	return readBounded(proc, pid, func() (*os.File, error) { return os.Open(path) })
+}
+
 // ReadLink returns what a link in a process's directory of procfs leads to, such as "exe" or "ns/mnt". The error Is ErrStuck if
 // that can't be read.
 func ReadLink(proc string, pid int, name string) (string, error) {

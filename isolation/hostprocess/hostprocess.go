@@ -106,6 +106,41 @@ func (h Host) CheckUserNamespace(p *Process) error {
 	return nil
 }
 
+// CheckNamespaceOwner refuses a process in a user namespace that was made by another user than the process's, and so a process with a
+// subordinate uid.
+func (h Host) CheckNamespaceOwner(p *Process) error {
+	f, err := process.OpenNamespace(h.Proc, p.PID, "user")
+	if err != nil {
+		return hasEnded(p, err)
+	}
+	defer func() { f.Close() }() // the last of those that follow
+	owner := p.UID
+	for {
+		// Source: ioctl_nsfs(2).
+		parent, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_PARENT)
+		if errors.Is(err, unix.EPERM) { // the machine's first
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("find the user namespaces of process %d: %w", p.PID, err)
+		}
+		uid, err := unix.IoctlGetUint32(int(f.Fd()), unix.NS_GET_OWNER_UID)
+		if err != nil {
+			return errors.Join(fmt.Errorf("find the owner of the user namespace of process %d: %w", p.PID, err), unix.Close(parent))
+		}
+		owner = int(uid)
+		f.Close() // nothing was written
+		f = os.NewFile(uintptr(parent), "user namespace")
+	}
+	if !p.IsAlive() {
+		return hasEnded(p, unix.ESRCH)
+	}
+	if owner != p.UID {
+		return Refuse("process %d of user %d is in a user namespace of user %d", p.PID, p.UID, owner)
+	}
+	return nil
+}
+
 // CheckDescendant refuses a process that doesn't descend from the ancestor. It may be in a user namespace of its own.
 func (h Host) CheckDescendant(p, ancestor *Process) error {
 	found := IsDescendant(h.Proc, p.PID, ancestor.PID)

@@ -316,3 +316,24 @@ func TestIsDescendant(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckNamespaceOwner: a process in a user namespace is refused unless its user has made that.
+func TestCheckNamespaceOwner(t *testing.T) {
+	h, _ := newHost(t)
+	const user = 4711
+	check := func(attr *syscall.SysProcAttr, uid int) error {
+		t.Helper()
+		return h.CheckNamespaceOwner(open(t, startSleep(t, attr).Process.Pid, uid))
+	}
+	id := func(inside, outside int) []syscall.SysProcIDMap {
+		return []syscall.SysProcIDMap{{ContainerID: inside, HostID: outside, Size: 1}}
+	}
+	testutil.Must(t, check(&syscall.SysProcAttr{}, 0))
+	testutil.Must(t, check(&syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: id(0, 0)}, 0))
+	other := &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER, UidMappings: id(1, user), GidMappings: id(1, user), Credential: &syscall.Credential{Uid: 1, Gid: 1, NoSetGroups: true},
+	}
+	if err := check(other, user); !errors.Is(err, ErrRefused) {
+		t.Errorf("a subordinate uid: %v", err)
+	}
+}

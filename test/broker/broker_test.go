@@ -888,6 +888,18 @@ func TestContainers(t *testing.T) {
 	n.waitForLeases(0)
 }
 
+// TestListInUserNamespace: a process in a user namespace of its user's sees the leases that the user sees.
+func TestListInUserNamespace(t *testing.T) {
+	n := start(t)
+	n.broker()
+	list := []string{"perl", "-e", connecting + `my $s = connection(); print $s qq({"version":1,"list":{}}\n); print <$s>`}
+	n.start(alice, n.Berth, "alloc", "1", "--", "sleep", "1000")
+	id := n.waitForLeases(1)[0].ID
+	if got := n.run(alice, append([]string{"unshare", "--user", "--map-root-user"}, list...)...); !strings.Contains(got.Out, `"id":"`+id+`"`) {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestTwoRequestsAtOnce: a process has one request at a time, and one lease.
 func TestTwoRequestsAtOnce(t *testing.T) {
 	n := start(t)

@@ -1,5 +1,5 @@
 // Package helper connects a process in a user namespace to the process outside that has started it, its helper. The
-// broker answers no process in a user namespace: the helper connects to the broker in its place. A process in one of the user's
+// broker grants nothing to a process in a user namespace: the helper connects to the broker in its place. A process in one of the user's
 // namespaces has no rights over processes in the others, and the user, who owns them all, has: so the helper sends signals.
 package helper
 
