@@ -36,6 +36,9 @@ func (s *openContainer) enterNamespace(f func() error) error {
 		return fmt.Errorf("prepare to enter the container: %w", err)
 	}
 	unix.Umask(0)
+	if s.pidfd < 0 { // it is this process's
+		return f()
+	}
 	if err := unix.Setns(s.pidfd, unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("enter the container's mount namespace: %w", err)
 	}
@@ -76,6 +79,13 @@ func (s *openContainer) findRoot() (err error) {
 	case !isMount:
 		return fmt.Errorf("%s isn't mounted in the container's mount namespace", s.Root)
 	}
+	if s.pidfd < 0 {
+		// Launchers bind the host's /proc and /dev without a change of their propagation: a mount on them would appear on the host.
+		attr := unix.MountAttr{Propagation: unix.MS_SLAVE}
+		if err := unix.MountSetattr(int(s.root.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+			return fmt.Errorf("separate the mounts below %s from the host's: %w", s.Root, err)
+		}
+	}
 	s.rootID = id
 	s.isHosts = here.Dev == s.hostRoot.Dev && here.Ino == s.hostRoot.Ino
 	return nil
@@ -96,9 +106,14 @@ func (s *openContainer) readMounts() (err error) {
 	return err
 }
 
-// readFileSystems returns the devices of the file systems in this thread's mount
-// namespace.
+// readFileSystems returns the devices of the file systems in the host's mount namespace: this thread's, or if that is the container's,
+// process 1's. Where other users' processes are hidden, all file systems of the container's count as the host's.
 func (s *openContainer) readFileSystems() (map[string]bool, error) {
+	if s.pidfd < 0 {
+		if all, _, err := readMountinfo(s.Proc + "/1/mountinfo"); err == nil {
+			return all, nil
+		}
+	}
 	all, _, err := readMountinfo(s.Proc + "/thread-self/mountinfo")
 	return all, err
 }

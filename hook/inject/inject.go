@@ -39,6 +39,7 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/internal/mounttree"
 	"github.com/berth-gpu/berth/internal/netdev"
+	"github.com/berth-gpu/berth/internal/userns"
 )
 
 // ErrCannot means that the edits need a change of the spec, which a hook can't make, and that the
@@ -47,7 +48,8 @@ var ErrCannot = errors.New("can't be done by a hook")
 
 // Container is a container that is being created.
 type Container struct {
-	// PID of its init, in the pid namespace of the caller.
+	// PID of its init, in the pid namespace of the caller. 0 means that the caller is in the container's mount namespace itself, as a
+	// program that a launcher starts there. Then no edit may be about its process or its network.
 	PID int
 	// Root is the path of its root file system on the host, which is trusted.
 	Root string
@@ -55,7 +57,7 @@ type Container struct {
 	Spec *specs.Spec
 	// Proc and Dev are where procfs and the host's nodes are, "" for /proc and /dev.
 	Proc, Dev string
-	// SetRules replaces the device rules of the container's cgroup.
+	// SetRules replaces the device rules of the container's cgroup. nil leaves them as they are.
 	SetRules func([]edits.Rule) error
 }
 
@@ -146,7 +148,7 @@ func checkEdits(e edits.Edits) error {
 // applyRules sets the device rules that the spec would have with the edits in it.
 func (c Container) applyRules(e edits.Edits) error {
 	opens := slices.ContainsFunc(e.Nodes, func(n edits.Node) bool { return n.Access != "" })
-	if e.Rules == nil && !opens {
+	if c.SetRules == nil || e.Rules == nil && !opens {
 		return nil
 	}
 	have := &specs.LinuxResources{}
@@ -231,10 +233,19 @@ func (c Container) open() (*openContainer, error) {
 	}
 	s := &openContainer{Container: c}
 	var err error
-	if s.pidfd, err = unix.PidfdOpen(c.PID, 0); err != nil {
+	check := s.checkNamespaces
+	if c.PID == 0 {
+		s.pidfd, check = -1, s.checkOwnNamespace
+	} else if s.pidfd, err = unix.PidfdOpen(c.PID, 0); err != nil {
 		return nil, fmt.Errorf("open process %d of the container: %w", c.PID, err)
 	}
-	if err := s.checkNamespaces(); err != nil {
+	if s.outside, err = inroot.OpenRoot(s.Root); err == nil {
+		err = unix.Stat("/", &s.hostRoot)
+	}
+	if err == nil {
+		err = check()
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -243,19 +254,13 @@ func (c Container) open() (*openContainer, error) {
 // checkNamespaces reads what has to be known of the namespaces of host and container.
 // The last check makes sure that all was read of one process: the pid has not been
 // reused.
-func (s *openContainer) checkNamespaces() (err error) {
-	if s.outside, err = inroot.OpenRoot(s.Root); err != nil {
-		return err
-	}
-	if err := unix.Stat("/", &s.hostRoot); err != nil {
-		return &fs.PathError{Op: "stat", Path: "/", Err: err}
-	}
+func (s *openContainer) checkNamespaces() error {
 	shared, err := s.sharesNamespace("mnt")
 	if err != nil {
 		return err
 	}
 	if shared {
-		return errors.New("the container has no mount namespace of its own: every process of the host would get its devices")
+		return errNoNamespace
 	}
 	if shared, err = s.sharesNamespace("user"); err != nil {
 		return err
@@ -263,6 +268,31 @@ func (s *openContainer) checkNamespaces() (err error) {
 	s.userNS = !shared
 	if err := unix.PidfdSendSignal(s.pidfd, 0, nil, 0); err != nil {
 		return fmt.Errorf("process %d of the container: %w", s.PID, err)
+	}
+	return nil
+}
+
+var errNoNamespace = errors.New("the container has no mount namespace of its own: every process of the host would get its devices")
+
+// checkOwnNamespace is checkNamespaces for a container whose mount namespace is the caller's. It is not the host's unless both have the same
+// mounts: each mount has a number of its own. The namespaces of process 1 itself can be hidden from root, too. In a user namespace
+// there is nothing to check: the kernel lets none mount anything on the host.
+func (s *openContainer) checkOwnNamespace() error {
+	if s.userNS = userns.IsInside(); s.userNS {
+		return nil
+	}
+	_, hosts, err := readMountinfo(s.Proc + "/1/mountinfo")
+	if err != nil {
+		return err
+	}
+	_, own, err := readMountinfo(s.Proc + "/thread-self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for id := range own {
+		if _, shared := hosts[id]; shared {
+			return errNoNamespace
+		}
 	}
 	return nil
 }
@@ -283,7 +313,10 @@ func (s *openContainer) sharesNamespace(kind string) (bool, error) {
 }
 
 func (s *openContainer) close() error {
-	err := unix.Close(s.pidfd)
+	var err error
+	if s.pidfd >= 0 {
+		err = unix.Close(s.pidfd)
+	}
 	for _, f := range []*os.File{s.outside, s.root} {
 		if f != nil {
 			err = errors.Join(err, f.Close())

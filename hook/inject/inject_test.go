@@ -303,19 +303,21 @@ func TestHostileRoot(t *testing.T) {
 			err: "can't be done by a hook",
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s := newStage(t, tt.prepare, tt.mounts)
-			err := s.apply(tt.edits(s))
-			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("error %v, want %q", err, tt.err)
-			}
-			if tt.check != "" {
-				if got := s.run(tt.check); got != tt.want {
-					t.Errorf("%s: %q, want %q", tt.check, got, tt.want)
+		for way, apply := range map[string]func(*stage, edits.Edits) error{"from outside": (*stage).apply, "from inside": (*stage).applyInside} {
+			t.Run(tt.name+"/"+way, func(t *testing.T) {
+				s := newStage(t, tt.prepare, tt.mounts)
+				err := apply(s, tt.edits(s))
+				if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v, want %q", err, tt.err)
 				}
-			}
-			s.untouched()
-		})
+				if tt.check != "" {
+					if got := s.run(tt.check); got != tt.want {
+						t.Errorf("%s: %q, want %q", tt.check, got, tt.want)
+					}
+				}
+				s.untouched()
+			})
+		}
 	}
 }
 
