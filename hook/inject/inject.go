@@ -232,6 +232,9 @@ func (c Container) open() (*openContainer, error) {
 		c.Dev = "/dev"
 	}
 	s := &openContainer{Container: c}
+	if err := unix.Stat("/", &s.hostRoot); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: "/", Err: err}
+	}
 	var err error
 	check := s.checkNamespaces
 	if c.PID == 0 {
@@ -240,9 +243,6 @@ func (c Container) open() (*openContainer, error) {
 		return nil, fmt.Errorf("open process %d of the container: %w", c.PID, err)
 	}
 	if s.outside, err = inroot.OpenRoot(s.Root); err == nil {
-		err = unix.Stat("/", &s.hostRoot)
-	}
-	if err == nil {
 		err = check()
 	}
 	if err != nil {

@@ -27,6 +27,9 @@ func (s *openContainer) makeNode(n edits.Node) error {
 	}
 	defer dir.Close() // an O_PATH descriptor
 	name := path.Base(path.Clean(n.Path))
+	if s.pidfd < 0 && isNode(dir, name, n) { // the launcher has made or bound it
+		return nil
+	}
 	if err := s.checkWritable(dir); err != nil {
 		if isNode(dir, name, n) {
 			return nil
