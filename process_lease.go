@@ -168,7 +168,7 @@ func (m *mover) checkJoin(p *hostprocess.Process, group string, leases []ledger.
 	if err != nil {
 		return err
 	}
-	around := findInnermost(leases, group)
+	around := FindInnermost(leases, group)
 	switch {
 	case around.ID != "" && !IsCommandOf(around.Owner, p.UID) && !cgroup.IsWithin(own, around.Owner.Cgroup):
 		return hostprocess.Refuse("%q is in the lease of another user", group)
@@ -180,8 +180,8 @@ func (m *mover) checkJoin(p *hostprocess.Process, group string, leases []ledger.
 	return nil
 }
 
-// findInnermost returns the innermost lease whose cgroup a cgroup is in, the zero lease if there is none.
-func findInnermost(leases []ledger.Lease, group string) (around ledger.Lease) {
+// FindInnermost returns the innermost lease whose cgroup a cgroup is in, the zero lease if there is none.
+func FindInnermost(leases []ledger.Lease, group string) (around ledger.Lease) {
 	for _, l := range leases {
 		if l.Owner.Cgroup != "" && cgroup.IsWithin(group, l.Owner.Cgroup) && len(l.Owner.Cgroup) > len(around.Owner.Cgroup) {
 			around = l

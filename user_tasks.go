@@ -137,7 +137,7 @@ func (n *Node) describeUserTask(task string, first userProcess, leases []ledger.
 		ID: path.Base(task), UID: uid, Cgroup: task, Started: time.Now().Add(-process.Age(first.start)),
 		Program: n.ProcessHost().Name(&hostprocess.Process{Process: ledger.Process{PID: first.pid}}),
 	}
-	if l := findInnermost(leases, task); IsCommandCgroup(l.Owner.Cgroup) {
+	if l := FindInnermost(leases, task); IsCommandCgroup(l.Owner.Cgroup) {
 		t.Lease = &l
 	}
 	if t.Lease != nil && t.Lease.Owner.Cgroup == first.group && n.isTaskLease(*t.Lease) {

@@ -52,6 +52,11 @@ func examples() map[string][]example {
 		"rm":                      {{"berth rm train", "remove a task that has ended"}, {"berth rm --force train", "end it first"}},
 		"logs":                    {{"berth logs --follow train", "print what a task writes, until it ends"}},
 		"attach":                  {{"berth attach train", "connect this terminal with a task"}},
+
+		"nvidia-container-cli info":      {{"berth nvidia-container-cli info --csv", "the driver's versions and the lease's GPUs, for scripts"}},
+		"nvidia-container-cli list":      {{"berth nvidia-container-cli list --device=all", "the nodes of the lease's devices"}},
+		"nvidia-container-cli configure": {{"berth nvidia-container-cli configure --device=all --utility /root/fs", "mount these devices and the driver's programs in a container"}},
+
 		"inspect": {
 			{"berth inspect train", "all that is known of a task, as JSON"},
 			{"berth inspect -f '{{.State.Pid}}' train", "one field of it, by a Go template"},

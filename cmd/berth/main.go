@@ -20,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/images"
 	"github.com/berth-gpu/berth/cmd/berth/lease"
 	"github.com/berth-gpu/berth/cmd/berth/node"
+	"github.com/berth-gpu/berth/cmd/berth/nvidiacli"
 	"github.com/berth-gpu/berth/cmd/berth/othertools"
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
@@ -63,7 +64,7 @@ func main() {
 	cli.HelpPrinter = printFitted(cli.HelpPrinter, func() int { return output.NewStyledWriter(os.Stdout).Width })
 	ctx, stop := verb.WithInterrupts()
 	app := newApp()
-	os.Args = apptainer.AddVerb(os.Args) // child processes get them, too
+	os.Args = nvidiacli.AddVerb(apptainer.AddVerb(os.Args)) // child processes get them, too
 	args := orderArguments(app, os.Args)
 	narrowApp(app, args)
 	err := app.RunContext(ctx, args)
@@ -103,7 +104,7 @@ func newApp() *cli.App {
 			run.Command(), forUsers(task.PsCommand()), run.RendezvousCommand(), task.ExecCommand(), forUsers(task.StopCommand()), forUsers(task.KillCommand()), forUsers(task.WaitCommand()), forUsers(task.RmCommand()),
 			forUsers(task.LogsCommand()), forUsers(task.AttachCommand()), forUsers(task.InspectCommand()), forUsers(task.StatsCommand()), lease.AllocCommand(), lease.AdoptCommand(),
 			forUsers(images.PullCommand()), images.LoginCommand(), images.LogoutCommand(), images.ListCommand(), forUsers(images.RmiCommand()), forUsers(images.PruneCommand()), forUsers(images.SystemCommand()),
-			apptainer.Command(), node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
+			apptainer.Command(), nvidiacli.Command(), node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
 			setup.CDICommand(), node.DiscoverCommand(), lease.RepairCommand(),
 			setup.Command(), guard.Command(), doctor.Command(), node.InfoCommand(), node.VersionCommand(),
 			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), apptainer.HoldCommand(), apptainer.InitCommand(), apptainer.UnpackCommand(), run.LaunchCommand(), rootless.TryCommand(),

@@ -64,6 +64,9 @@ func (p properties) String() string {
 	return text
 }
 
+// Brand returns a word for the brand of a model, as in "tesla", or "unknown".
+func Brand(model string) string { return brandNames(model)[0] }
+
 // brandNames returns NVML's words for the brand of a model. The driver's versions don't
 // agree whether a GeForce RTX is a "geforce" or a "geforcertx": it is both.
 func brandNames(model string) []string {

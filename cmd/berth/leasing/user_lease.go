@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/broker/client"
 	"github.com/berth-gpu/berth/broker/protocol"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/helper"
@@ -19,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
@@ -114,17 +116,56 @@ func ConnectBroker(ctx context.Context, conf berth.Config, o *launcher.Options, 
 	return nil
 }
 
+// ErrNoLease means that a process is part of no lease.
+var ErrNoLease = errors.New("this process is part of no lease")
+
+// FindAround returns the innermost lease that this process is part of, whatever its environment says. This process may be in a user
+// namespace. state is the directory of the broker's socket. The error Is ErrNoLease if there is none.
+func FindAround(ctx context.Context, node *berth.Node, state string) (lease ledger.Lease, err error) {
+	var leases []ledger.Lease
+	if userns.OuterUID() == 0 {
+		leases, err = node.Leases()
+	} else {
+		var view ledger.View
+		view, err = client.New(state).View(ctx)
+		for _, l := range view.Leases {
+			leases = append(leases, l.Lease)
+		}
+		err = backend.AdviseBroker(err)
+	}
+	if err != nil {
+		return lease, err
+	}
+	own, err := findOwnCgroup(node)
+	if err == nil {
+		if lease = berth.FindInnermost(leases, own); lease.ID == "" {
+			err = ErrNoLease
+		}
+	}
+	return lease, err
+}
+
+// ChooseFrom returns a lease with those of its devices that the request asks for. A device that the lease lacks is an error.
+func ChooseFrom(ctx context.Context, node *berth.Node, lease ledger.Lease, r request.Request) (ledger.Lease, error) {
+	return sharedLease{newOwnLease(node, r, Terms{}), lease}.Acquire(ctx, lease.Owner, r, nil)
+}
+
+// findOwnCgroup returns the cgroup of this process.
+func findOwnCgroup(node *berth.Node) (string, error) {
+	self, err := process.Own("/proc")
+	if err != nil {
+		return "", err
+	}
+	return node.Cgroups().ProcessPath("/proc", self)
+}
+
 // findUserLease returns the lease of the berth alloc around this process.
 func findUserLease(ctx context.Context, node *berth.Node, session *helper.Session, id string) (ledger.Lease, error) {
 	view, err := session.Client().View(ctx)
 	if err != nil {
 		return ledger.Lease{}, backend.AdviseBroker(err)
 	}
-	self, err := process.Own("/proc")
-	if err != nil {
-		return ledger.Lease{}, err
-	}
-	own, err := node.Cgroups().ProcessPath("/proc", self)
+	own, err := findOwnCgroup(node)
 	if err != nil {
 		return ledger.Lease{}, err
 	}
