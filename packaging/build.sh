@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the packages into DIR: .deb and .rpm, for amd64 and arm64 or those named, and
-# of berth-apptainer those that are the same for all.
+# of berth-apptainer and berth-nvidia-container-cli those that are the same for all.
 #
 #   build.sh DIR [amd64|arm64]…
 #
@@ -77,4 +77,5 @@ for ARCH in ${*:-amd64 arm64}; do
 	package packaging/nfpm.yaml
 done
 package packaging/nfpm-apptainer.yaml
+package packaging/nfpm-nvidia-container-cli.yaml
 ls "$dist"/*.deb "$dist"/*.rpm

@@ -126,17 +126,7 @@ install -o 4711 -m 755 "$0"/image.sif /home/ann/image.sif`, shared)
 func (h host) checkLinks(before, placed map[string]string, version string) {
 	t := h.t
 	t.Helper()
-	installed := h.files()
-	for path, want := range placed {
-		if got := installed[path]; !strings.HasPrefix(got, want) {
-			t.Errorf("%s is %q, want %q", path, got, want)
-		}
-	}
-	for path := range installed {
-		if _, there := before[path]; !there && placed[path] == "" && !isIgnored(path) && !isMade(path) {
-			t.Errorf("the package installs %s", path)
-		}
-	}
+	h.checkFiles(before, placed)
 	h.do("systemctl", "enable", "--now", "berth-broker.socket")
 	const opens = `for n in 0 1 2 3 4 5 6 7; do [ -e /dev/nvidia$n ] && printf %s $n; done; echo`
 	for _, tt := range []struct{ words, want string }{
@@ -158,6 +148,22 @@ func (h host) checkLinks(before, placed map[string]string, version string) {
 	h.do("systemctl", "disable", "--now", "berth-broker.socket", "berth-broker.service")
 	h.until("sh", "-c", "! grep -l squashfuse_ll /proc/[0-9]*/comm")
 	h.do("rm", "-rf", "/home/ann/.local")
+}
+
+// checkFiles checks the files that a package has installed.
+func (h host) checkFiles(before, placed map[string]string) {
+	h.t.Helper()
+	installed := h.files()
+	for path, want := range placed {
+		if got := installed[path]; !strings.HasPrefix(got, want) {
+			h.t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
+	for path := range installed {
+		if _, there := before[path]; !there && placed[path] == "" && !isIgnored(path) && !isMade(path) {
+			h.t.Errorf("the package installs %s", path)
+		}
+	}
 }
 
 // compareNames compares the names of files before and after, and contents where they are links or files of Apptainer's names.

@@ -23,7 +23,7 @@ func TestReproducible(t *testing.T) {
 		t.Fatalf("%v: %s", err, said)
 	}
 	testutil.Must(t, buildInto(out, source, older, "amd64", "TZ=Asia/Tokyo"))
-	for _, first := range []string{deb(older), rpm(older), apptainerDeb(older), apptainerRPM(older)} {
+	for _, first := range []string{deb(older), rpm(older), apptainerDeb(older), apptainerRPM(older), nvidiaDeb(older), nvidiaRPM(older)} {
 		one, err := os.ReadFile(first)
 		testutil.Must(t, err)
 		other, err := os.ReadFile(filepath.Join(out, filepath.Base(first)))
