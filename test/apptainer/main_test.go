@@ -5,6 +5,8 @@
 // The server's root file system is test/engines/tree.sh's users, which has Debian's Apptainer and the FUSE programs that
 // it mounts images with. The images are built by Apptainer in the server.
 //
+// Beside, berth alloc runs Apptainer itself, charliecloud and bubblewrap there.
+//
 // It needs packages from Debian: make test-apptainer runs it.
 package apptainer
 

@@ -40,7 +40,22 @@ echo "runtime = 'runc'" >/etc/berth/config.toml
 berth discover --quiet
 `
 
+// startServer starts a server with the images of buildImages.
 func startServer(t *testing.T) *server {
+	t.Helper()
+	s := startPlainServer(t)
+	s.do(t, append(asUser(), "env", "-C", "/images", "HOME=/images/home", "sh", "-ec", buildImages, shared.Dir)...)
+	s.do(t, "sh", "-ec", "cp -r /images/sandbox /opt/foreign; chown -R 0:0 /opt/foreign") // an image of another user
+	return s
+}
+
+// asUser returns the words that run a command as the user.
+func asUser() []string {
+	return []string{"setpriv", "--reuid", user, "--regid", user, "--init-groups"}
+}
+
+// startPlainServer starts a server without images.
+func startPlainServer(t *testing.T) *server {
 	t.Helper()
 	skipUnlessWanted(t)
 	tree, err := rack.Tree("users")
@@ -63,8 +78,6 @@ func startServer(t *testing.T) *server {
 	rig.Must(t, exec.Command("cp", here, s.self).Run())
 	s.do(t, "sh", "-ec", settle, shared.Dir)
 	s.startBroker(t)
-	s.do(t, "setpriv", "--reuid", user, "--regid", user, "--init-groups", "env", "-C", "/images", "HOME=/images/home", "sh", "-ec", buildImages, shared.Dir)
-	s.do(t, "sh", "-ec", "cp -r /images/sandbox /opt/foreign; chown -R 0:0 /opt/foreign") // an image of another user
 	return s
 }
 
