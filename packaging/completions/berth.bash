@@ -16,6 +16,7 @@ _berth() {
 		system,*) verb="system ${COMP_WORDS[i]}" ;;
 		apptainer,*) verb="apptainer ${COMP_WORDS[i]}" ;;
 		"apptainer instance",*) verb="apptainer instance ${COMP_WORDS[i]}" ;;
+		nvidia-container-cli,*) verb="nvidia-container-cli ${COMP_WORDS[i]}" ;;
 		cdi,*) verb="cdi ${COMP_WORDS[i]}" ;;
 		setup,*) verb="setup ${COMP_WORDS[i]}" ;;
 		guard,*) verb="guard ${COMP_WORDS[i]}" ;;
@@ -199,6 +200,12 @@ _berth() {
 	"apptainer verify",--group-id | "apptainer verify",-g) :; return ;;
 	"apptainer verify",--sif-id | "apptainer verify",-i) :; return ;;
 	"apptainer verify",--key) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	"nvidia-container-cli list",--device | "nvidia-container-cli list",-d) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
+	"nvidia-container-cli configure",--device | "nvidia-container-cli configure",-d) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
+	"nvidia-container-cli configure",--pid | "nvidia-container-cli configure",-p) mapfile -t COMPREPLY < <(compgen -W 'private' -- "$cur"); return ;;
+	"nvidia-container-cli configure",--require | "nvidia-container-cli configure",-r) :; return ;;
+	"nvidia-container-cli configure",--ldconfig | "nvidia-container-cli configure",-l) :; return ;;
+	"nvidia-container-cli configure",--cuda-compat-mode) :; return ;;
 	gpus,--format) :; return ;;
 	leases,--format) :; return ;;
 	"cdi generate",--output | "cdi generate",-o) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
@@ -207,13 +214,15 @@ _berth() {
 	esac
 	case $verb,$cur in
 	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --engine --containerd-address --help -h --version -v' -- "$cur") ;;
-	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc adopt pull login logout images rmi prune system apptainer gpus topo leases release cdi discover repair setup guard doctor info version' -- "$cur") ;;
+	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc adopt pull login logout images rmi prune system apptainer nvidia-container-cli gpus topo leases release cdi discover repair setup guard doctor info version' -- "$cur") ;;
 	system,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	system,*) mapfile -t COMPREPLY < <(compgen -W 'df prune' -- "$cur") ;;
 	apptainer,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	apptainer,*) mapfile -t COMPREPLY < <(compgen -W 'exec run shell instance inspect key pull verify' -- "$cur") ;;
 	"apptainer instance",-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	"apptainer instance",*) mapfile -t COMPREPLY < <(compgen -W 'start run list stop' -- "$cur") ;;
+	nvidia-container-cli,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
+	nvidia-container-cli,*) mapfile -t COMPREPLY < <(compgen -W 'info list configure' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -271,6 +280,9 @@ _berth() {
 	"apptainer pull",-*) mapfile -t COMPREPLY < <(compgen -W '--force -F --dir --library --help -h' -- "$cur") ;;
 	"apptainer verify",-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --group-id -g --sif-id -i --json -j --key --legacy-insecure --help -h' -- "$cur") ;;
 	"apptainer verify",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+	"nvidia-container-cli info",-*) mapfile -t COMPREPLY < <(compgen -W '--csv --help -h' -- "$cur") ;;
+	"nvidia-container-cli list",-*) mapfile -t COMPREPLY < <(compgen -W '--device -d --compat32 --libraries -l --binaries -b --ipcs -i --help -h' -- "$cur") ;;
+	"nvidia-container-cli configure",-*) mapfile -t COMPREPLY < <(compgen -W '--device -d --compat32 --pid -p --require -r --ldconfig -l --cuda-compat-mode --no-cgroups --compute --utility --video --graphics --display --ngx --help -h' -- "$cur") ;;
 	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;
 	topo,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-trunc --help -h' -- "$cur") ;;
 	leases,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;

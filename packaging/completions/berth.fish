@@ -430,6 +430,37 @@ complete -c berth -n '__fish_seen_subcommand_from verify' -f -l sif-id -s i -r -
 complete -c berth -n '__fish_seen_subcommand_from verify' -f -l json -s j -d 'print JSON as Apptainer does'
 complete -c berth -n '__fish_seen_subcommand_from verify' -l key -r -d 'verify with the public key in the PEM file FILE'
 complete -c berth -n '__fish_seen_subcommand_from verify' -f -l legacy-insecure -d 'verify signatures of the older format, which cover no header'
+complete -c berth -n '__fish_seen_subcommand_from nvidia-container-cli' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'nvidia-container-cli' -d 'give a launcher\'s container leased GPUs'
+complete -c berth -n '__fish_seen_subcommand_from nvidia-container-cli' -f -l version -s V -d 'print the version'
+complete -c berth -n '__fish_seen_subcommand_from nvidia-container-cli' -f -l user -s u -r -d 'without effect, and so are its IDS: berth knows its user'
+complete -c berth -n '__fish_seen_subcommand_from nvidia-container-cli' -f -l load-kmods -s k -d 'without effect: berth loads no modules'
+complete -c berth -n '__fish_seen_subcommand_from nvidia-container-cli' -f -l debug -s d -r -d 'without effect: berth writes no FILE'
+complete -c berth -n '__fish_seen_subcommand_from info' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from nvidia-container-cli' -a 'info' -d 'print the driver\'s versions and the lease\'s GPUs'
+complete -c berth -n '__fish_seen_subcommand_from info' -f -l csv -d 'as CSV'
+complete -c berth -n '__fish_seen_subcommand_from list' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from nvidia-container-cli' -a 'list' -d 'print the paths of devices and of the driver\'s files'
+complete -c berth -n '__fish_seen_subcommand_from list' -f -l device -s d -r -d 'the devices with these IDS, or all of the lease\'s'
+complete -c berth -n '__fish_seen_subcommand_from list' -f -l compat32 -d 'with libraries of 32 bits'
+complete -c berth -n '__fish_seen_subcommand_from list' -f -l libraries -s l -d 'with the driver\'s libraries'
+complete -c berth -n '__fish_seen_subcommand_from list' -f -l binaries -s b -d 'with the driver\'s programs'
+complete -c berth -n '__fish_seen_subcommand_from list' -f -l ipcs -s i -d 'with the sockets of the driver\'s services'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from nvidia-container-cli' -a 'configure' -d 'mount leased devices and the driver\'s files below ROOTFS'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l device -s d -r -d 'the devices with these IDS, or all of the lease\'s'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l compat32 -d 'with libraries of 32 bits'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l pid -s p -r -d 'the container\'s process is PID'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l require -s r -r -d 'fail unless driver and devices fulfil CONDITION, as in cuda>=12.4'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l ldconfig -s l -r -d 'without effect: the loader\'s cache is written without the PROGRAM'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l cuda-compat-mode -r -d 'without effect, whatever the MODE is: libraries of a newer driver in the image are used where the GPU allows it'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l no-cgroups -d 'without effect: the device guard decides which devices open'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l compute -d 'with the driver\'s files for compute'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l utility -d 'with the driver\'s files for utility'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l video -d 'with the driver\'s files for video'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l graphics -d 'with the driver\'s files for graphics'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l display -d 'with the driver\'s files for display'
+complete -c berth -n '__fish_seen_subcommand_from configure' -f -l ngx -d 'with the driver\'s files for ngx'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'gpus' -d 'list the node\'s GPUs and slices, their state and holders'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l json -d 'print JSON'
@@ -565,6 +596,9 @@ complete -c berth -n '__fish_seen_subcommand_from run' -l gpus -x -a '(printf \'
 complete -c berth -n '__fish_seen_subcommand_from run' -l device -x -a '(berth cdi list 2>/dev/null | awk \'NR > 1 { print $1 }\')'
 complete -c berth -n '__fish_seen_subcommand_from run' -l network -x -a 'host none private rdma'
 complete -c berth -n '__fish_seen_subcommand_from stop' -l signal -x -a 'TERM KILL INT HUP QUIT USR1 USR2'
+complete -c berth -n '__fish_seen_subcommand_from list' -l device -x -a '(berth cdi list 2>/dev/null | awk \'NR > 1 { print $1 }\')'
+complete -c berth -n '__fish_seen_subcommand_from configure' -l device -x -a '(berth cdi list 2>/dev/null | awk \'NR > 1 { print $1 }\')'
+complete -c berth -n '__fish_seen_subcommand_from configure' -l pid -x -a 'private'
 complete -c berth -n '__fish_seen_subcommand_from release' -f -a '(berth release --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_berth_no_subcommand' -f
 complete -c berth -n '__fish_seen_subcommand_from ps' -f
@@ -587,6 +621,7 @@ complete -c berth -n '__fish_seen_subcommand_from rmi' -f
 complete -c berth -n '__fish_seen_subcommand_from prune' -f
 complete -c berth -n '__fish_seen_subcommand_from system' -f
 complete -c berth -n '__fish_seen_subcommand_from apptainer; and not __fish_seen_subcommand_from exec; and not __fish_seen_subcommand_from run; and not __fish_seen_subcommand_from shell; and not __fish_seen_subcommand_from inspect; and not __fish_seen_subcommand_from verify' -f
+complete -c berth -n '__fish_seen_subcommand_from nvidia-container-cli' -f
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f
 complete -c berth -n '__fish_seen_subcommand_from topo' -f
 complete -c berth -n '__fish_seen_subcommand_from leases' -f
