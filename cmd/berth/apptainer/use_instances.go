@@ -196,7 +196,7 @@ func findInstances(c *cli.Context, pattern string) (found []instance, in instanc
 }
 
 // runForUser runs this verb as another user, so that root doesn't read what users write. Its output goes through this process: a user's process must not
-// have root's terminal. switches and values are the names of flags that are passed on.
+// have root's terminal. flags are the names of those that are passed on.
 func runForUser(c *cli.Context, flags ...string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("--user: only root may see and end instances of other users")
@@ -314,7 +314,7 @@ func (i instance) signal(sig unix.Signal) error {
 }
 
 // killTime is how long processes that were killed may need to end.
-const killTime = 30 * time.Second
+const killTime = 10 * time.Second
 
 // endInstance waits for the end of an instance, which it kills at a time.
 func (s instances) endInstance(ctx context.Context, i instance, kill time.Time) error {
