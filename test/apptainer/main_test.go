@@ -13,10 +13,15 @@ package apptainer
 import (
 	"flag"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/berth-gpu/berth/test/rack"
 	"github.com/berth-gpu/berth/test/rig"
@@ -26,8 +31,11 @@ import (
 // asked is set by make test-apptainer.
 const asked = "BERTH_TEST_ENGINES"
 
-// runsInside is set if this program is to run inside the server: one script (see runScript), or many tasks (see runTasks).
+// runsInside is set if this program is to run inside the server: one script (see runScript), many tasks (see runTasks), or an
+// empty registry at registryHost.
 const runsInside = "BERTH_TEST_APPTAINER_INSIDE"
+
+const registryHost = "127.0.0.1:5000"
 
 // parallelUses are run at a time. Each takes one of the server's eight GPUs at most.
 const parallelUses = 6
@@ -42,6 +50,8 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	switch os.Getenv(runsInside) {
+	case "registry":
+		exitIf(http.ListenAndServe(registryHost, registry.New(registry.Logger(log.New(io.Discard, "", 0)))))
 	case "script":
 		exitIf(runScript(os.Stdin, os.Stdout))
 		os.Exit(0)

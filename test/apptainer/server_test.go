@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -77,8 +78,20 @@ func startPlainServer(t *testing.T) *server {
 	rig.Must(t, err)
 	rig.Must(t, exec.Command("cp", here, s.self).Run())
 	s.do(t, "sh", "-ec", settle, shared.Dir)
+	s.startRegistry(t)
 	s.startBroker(t)
 	return s
+}
+
+// startRegistry starts a registry, which serves until the server ends.
+func (s *server) startRegistry(t *testing.T) {
+	t.Helper()
+	cmd := s.Command("env", runsInside+"=registry", s.self)
+	rig.Must(t, cmd.Start())
+	go func() { _ = cmd.Wait() }() // it is killed in the end
+	rig.WaitUntil(t, "the registry listens", func() bool {
+		return s.Command("bash", "-c", "</dev/tcp/"+strings.Replace(registryHost, ":", "/", 1)).Run() == nil
+	})
 }
 
 // startBroker starts berth-broker, which serves users without root until the server ends.
