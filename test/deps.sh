@@ -29,6 +29,8 @@ need newuidmap uidmap
 need strace strace
 need mksquashfs squashfs-tools # SIF images of the tests
 need squashfuse_ll squashfuse
+need fuse2fs fuse2fs # overlays in files
+need fuse-overlayfs fuse-overlayfs
 need zsh zsh # whose completions are tried
 need fish fish
 # make package alone cross-compiles.

@@ -33,11 +33,13 @@ type Options struct {
 	Dir   string
 	// Layers are the directories of the image's layers, topmost first, instead of Image and Dir.
 	Layers []string
+	// Above are directories of files that hide those of the image, topmost first.
+	Above []string
 	// Session is an existing directory of the host. A tmpfs of at most Size bytes hides it in this process's mount namespace. The
 	// tmpfs has what is written to the root file system.
 	Session string
 	Size    int64
-	// InPlace means that writes go to Dir.
+	// InPlace means that writes go to Dir or Image.
 	InPlace bool
 	// Writes is an existing directory for what is written, which is kept in upper and work below it. "" means memory.
 	Writes string
@@ -112,7 +114,7 @@ func Open(o Options) (*Container, error) {
 	if o.InPlace {
 		err = overlay.BindMount(c.in("root"), image)
 	} else {
-		err = c.mountOverlay(lower, image, o)
+		err = c.mountOverlay(append(slices.Clone(o.Above), lower...), image, o)
 	}
 	if err != nil {
 		return nil, err

@@ -31,6 +31,11 @@ func (s Store) OpenSquashfs(ctx context.Context, f *os.File, at, size int64, nam
 	return &Image{Name: name, origin: o, layers: []layer{{blob: descriptor{Size: size}, diff: chain, chain: chain}}}, nil
 }
 
+// HasSquashfs reports whether OpenSquashfs finds the layer without reading the file.
+func (s Store) HasSquashfs(f *os.File, at int64) bool {
+	return s.findLayer(fileProof(f, "squashfs", at)) != ""
+}
+
 // findLayer returns the chain id of a layer that has a proof, "" if there is none.
 func (s Store) findLayer(proof string) digest {
 	if proof == "" {

@@ -64,11 +64,27 @@ func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([
 		return nil, fmt.Errorf("image %s: %w", img.Name, err)
 	}
 	slices.Reverse(dirs)
-	// The kernel ignores the opaque attribute of a layer's root, so the layers below an opaque layer are omitted.
+	return OmitHidden(dirs), nil
+}
+
+// OmitHidden returns layers, topmost first, without those that one above hides: the kernel ignores the opaque attribute of a layer's root. For layers that were unpacked in
+// a user namespace, only a process in such a namespace sees the attribute.
+func OmitHidden(dirs []string) []string {
 	if i := slices.IndexFunc(dirs, overlay.IsOpaque); i >= 0 {
-		dirs = dirs[:i+1]
+		return dirs[:i+1]
 	}
-	return dirs, nil
+	return dirs
+}
+
+// FindUnpacked returns the directories of all layers of the image, topmost first and with hidden ones, and nil if one is missing. It writes nothing. The layers aren't pruned until
+// the image is closed.
+func (s Store) FindUnpacked(ctx context.Context, img *Image) ([]string, error) {
+	dirs, err := slices.Clone(img.unpacked), error(nil)
+	if dirs == nil && len(img.layers) <= overlay.MaxLayers {
+		dirs, err = s.lockReady(ctx, img)
+	}
+	slices.Reverse(dirs)
+	return dirs, err
 }
 
 // lockReady locks all layers and returns their directories, the lowest first, if all are complete and verified to

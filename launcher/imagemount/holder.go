@@ -25,7 +25,7 @@ import (
 // Serve is a holder: it mounts the image and gives copies of the mount to its user's processes, until they have ended and idle has
 // passed. [Client] has started this process with offset, the place of the squashfs in the image, and the path of the socket.
 func Serve(ctx context.Context, offset int64, socket string, idle time.Duration) error {
-	if err := closeInherited(); err != nil {
+	if err := closeInherited(readyFD + 1); err != nil {
 		return err
 	}
 	ready := os.NewFile(readyFD, "ready")
@@ -58,9 +58,9 @@ func removeSocket(ctx context.Context, socket string) (err error) {
 	return nil
 }
 
-// closeInherited closes the files that this process has inherited from the one that has started it, but for those of a holder, which the server doesn't
-// get. All files of Go's runtime are closed on exec.
-func closeInherited() error {
+// closeInherited closes the files that this process has inherited from the one that has started it, but for its own, whose descriptors are below end: servers
+// don't get these. All files of Go's runtime are closed on exec.
+func closeInherited(end int) error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func closeInherited() error {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		switch {
 		case err != nil || flags&unix.FD_CLOEXEC != 0: // closed meanwhile, or the runtime's
-		case fd <= readyFD:
+		case fd < end:
 			unix.CloseOnExec(fd)
 		default:
 			_ = unix.Close(fd) // it is another process's

@@ -112,6 +112,11 @@ func askHolder(ctx context.Context, socket string) (*os.File, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
 		return nil, err
 	}
+	return readTree(conn)
+}
+
+// readTree reads a message with a mount.
+func readTree(conn *net.UnixConn) (*os.File, error) {
 	text, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
 	n, m, _, _, err := conn.ReadMsgUnix(text, rights)
 	if err != nil {

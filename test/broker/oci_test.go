@@ -237,6 +237,36 @@ func TestOCILayers(t *testing.T) {
 	}
 }
 
+// makeOpaqueOCI makes an OCI layout that all users may read, with an image one of whose layers hides all files of the one below.
+func makeOpaqueOCI(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("/bin/busybox")
+	rig.Must(t, err)
+	files := append(oci.Busybox(data, []string{"sh", "ls"}), oci.File{Name: ".wh..wh..opq"})
+	dir := filepath.Join(filepath.Dir(makeOCI(t, "")), "opaque")
+	rig.Must(t, oci.Write(dir, oci.Image{Tag: "1", Layers: []oci.Layer{{Tar: oci.Tar(oci.File{Name: "hidden"})}, {Tar: oci.Tar(files...)}}}))
+	return dir
+}
+
+// TestOCIUnpackedBefore: for an image whose layers are unpacked no process is started that may unpack them. A layer that hides all below it does so all the same.
+func TestOCIUnpackedBefore(t *testing.T) {
+	h, sif := unpackHome(t, nil)
+	dir := makeOpaqueOCI(t)
+	registry := fake.Serve(t, dir)
+	for _, ref := range []string{"oci:" + dir, "docker://" + registry.Host + "/app:1", sif} {
+		for i := range 2 {
+			calls := filepath.Join(h.dir, "calls")
+			words := append([]string{"strace", "-f", "-qq", "-e", "trace=execve", "-o", calls}, h.apptainer("exec", ref, "ls", "/bin/sh", "/hidden")...)
+			h.wantSaid(ref, withoutUnpacking(h.run(alice, words...)), rig.Said{Code: 1, Out: "/bin/sh\n", Err: "ls: /hidden: No such file or directory\n"})
+			data, err := os.ReadFile(calls)
+			rig.Must(t, err)
+			if got := strings.Count(string(data), `"unpack-image"`); got > 0 != (i == 0) {
+				t.Errorf("%s, command %d: %d processes unpack", ref, i+1, got)
+			}
+		}
+	}
+}
+
 // TestOCILayersOfRoot: layers that a process of root's uses aren't removed.
 func TestOCILayersOfRoot(t *testing.T) {
 	n := start(t)

@@ -149,6 +149,11 @@ func runVerb(c *cli.Context) error {
 	if os.Geteuid() == 0 && os.Getenv(imageVariable) != "" && os.Getenv("BERTH_LEASE") != "" { // the child of leasing.Hold
 		return becomeCommand(c, conf, wanted, true)
 	}
+	return runOutside(c, conf, wanted)
+}
+
+// runOutside opens the image and runs this process's command line in a child that has a lease or is in a user namespace, or else makes the container itself.
+func runOutside(c *cli.Context, conf berth.Config, wanted request.Request) (err error) {
 	holder := filepath.Base(os.Args[0])
 	if os.Getenv(instanceVariable) != "" {
 		files, err := findInstanceFiles()
@@ -169,28 +174,37 @@ func runVerb(c *cli.Context) error {
 		return err
 	}
 	defer img.closeFile()
-	if c.Bool("writable") && !img.isDir {
+	if c.Bool("writable") && !img.isDir && len(img.sif.Overlays) == 0 {
 		return errors.New("--writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory")
 	}
 	if err := img.checkPolicy(c.Context, c.Args().First(), conf); err != nil {
 		return err
 	}
-	if img.reference != "" || img.isUnpacked(c) {
-		if err := checkDevices(c, conf, wanted); err != nil {
-			return err
-		}
-	}
 	if err := leasing.NameJob(conf, wanted); err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 && !c.Bool("fakeroot") {
-		return img.runAsSelf(c, conf)
+	groups := groupsVariable + "=" + formatGroups()
+	asSelf := os.Geteuid() != 0 && !c.Bool("fakeroot")
+	if asSelf && img.isMounted(c) { // the child starts while the image is mounted
+		return rootless.RunAsSelf(c, conf, img.startMount(c, conf), imageVariable+"="+helperImage, groups)
 	}
-	passed, err := img.passOn(c, conf)
+	root, err := img.openRoot(c, conf, wanted)
 	if err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 {
+	stack, err := img.addOverlays(c, conf, &root)
+	if err != nil {
+		return err
+	}
+	defer stack.waitEnded()
+	passed, err := root.pass()
+	if err != nil {
+		return err
+	}
+	switch {
+	case asSelf:
+		return rootless.RunAsSelf(c, conf, nil, imageVariable+"="+passed, groups)
+	case os.Geteuid() != 0:
 		if err := errors.Join(os.Setenv(imageVariable, passed), os.Setenv(groupsVariable, formatGroups())); err != nil {
 			return err
 		}

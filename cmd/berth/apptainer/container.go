@@ -177,9 +177,15 @@ func (p *plan) remarkDirectory(at string) {
 	verb.PrintError(fmt.Sprintf("the working directory %s is not in the container; it is %s", p.cwd, at))
 }
 
-// openImage sets the image of the container: a directory, or the mount or layers that the process outside has passed on.
+// openImage sets the image of the container: a directory, or the mount or layers that the process outside has passed on. Above it are overlays that are
+// directories, unless the process outside has put them into the mount.
 func (p *plan) openImage(session *helper.Session, o *enter.Options) (err error) {
 	passed := os.Getenv(imageVariable)
+	if !p.writes.inFiles {
+		if o.Above, err = p.writes.openAbove(); err != nil {
+			return err
+		}
+	}
 	if passed == helperImage && session != nil {
 		o.Image, err = session.ReceiveFile()
 		return err

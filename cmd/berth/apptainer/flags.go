@@ -28,7 +28,7 @@ func listFlags() []cli.Flag {
 		&cli.StringFlag{Name: "env-file", Usage: "read environment variables from `FILE`"},
 		&cli.BoolFlag{Name: "no-eval", Usage: "don't expand values of environment variables"},
 		&cli.BoolFlag{Name: "writable-tmpfs", Usage: "keep changes of the image's files in memory until the end"},
-		&cli.StringSliceFlag{Name: "overlay", Aliases: []string{"o"}, Usage: "keep changes of the image's files in the directory `DIR[:ro]`"},
+		&cli.StringSliceFlag{Name: "overlay", Aliases: []string{"o"}, Usage: "lay the directory or file `PATH[:ro]` over the image; without :ro it keeps changes; several with commas"},
 		&cli.StringSliceFlag{Name: "scratch", Aliases: []string{"S"}, Usage: "have an empty directory `DIR`; several with commas"},
 		&cli.StringFlag{Name: "workdir", Aliases: []string{"W"}, Usage: "put scratch directories, and with --contain home, /tmp and /var/tmp, in `DIR`"},
 		&cli.BoolFlag{Name: "fakeroot", Aliases: []string{"f"}, Usage: "be root in the container, mapped to this user on the host"},

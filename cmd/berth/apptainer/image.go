@@ -2,7 +2,6 @@ package apptainer
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -115,70 +114,74 @@ func openPath(name string) (*os.File, os.FileInfo, error) {
 	return f, st, err
 }
 
-// passOn returns the value of imageVariable for the process inside. For a SIF file it is the number of a file descriptor of a mount of its root file
-// system, which the programs that this process starts inherit.
-func (i image) passOn(c *cli.Context, conf berth.Config) (string, error) {
-	if i.isDir {
-		return directoryImage, nil
-	}
-	if i.reference != "" {
-		got, use, err := unpackReference(c, conf, i.reference, store.Missing)
-		if err != nil {
-			return "", err
-		}
-		return passLayers(got, use)
-	}
-	if i.isUnpacked(c) {
-		if os.Geteuid() == 0 {
-			return "", errors.New("--unsquash: SIF files are unpacked for users alone; for root a process without rights reads them")
-		}
-		return i.passUnpacked(c, conf, isOn(c, "unsquash"))
-	}
-	tree, err := i.mount(c.Context, conf)
-	if err != nil {
-		return "", err
-	}
-	defer tree.Close() // a copy
-	passed, err := rootless.Inherit(tree)
-	if err != nil {
-		return "", err
-	}
-	return strconv.Itoa(passed), nil
+// openedRoot is the root file system of an image: a mount, layers of the store, or a directory.
+type openedRoot struct {
+	tree    *os.File
+	content content  // with layers
+	use     *os.File // keeps them
+	dir     string
 }
 
-// runAsSelf runs this process's command line in a child with this user's id in a user namespace. The child starts while a SIF file is mounted.
-func (i image) runAsSelf(c *cli.Context, conf berth.Config) error {
-	groups := groupsVariable + "=" + formatGroups()
-	if i.isFile() && !i.isUnpacked(c) {
-		return rootless.RunAsSelf(c, conf, i.startMount(c.Context, conf), imageVariable+"="+helperImage, groups)
+// openRoot opens the root file system of an image. wanted are the devices of the command: what this machine hasn't is an error before an image is pulled or
+// unpacked.
+func (i image) openRoot(c *cli.Context, conf berth.Config, wanted request.Request) (root openedRoot, err error) {
+	unpacks := isOn(c, "unsquash")
+	switch {
+	case i.isDir:
+		root.dir, err = filepath.Abs(i.file.Name())
+		return root, err
+	case i.reference != "":
+		if err = checkDevices(c, conf, wanted); err == nil {
+			root.content, root.use, err = unpackReference(c, conf, i.reference, store.Missing)
+		}
+		return root, err
+	case unpacks && os.Geteuid() == 0:
+		return root, errors.New("--unsquash: SIF files are unpacked for users alone; for root a process without rights reads them")
+	case unpacks, os.Geteuid() != 0 && !canMount():
+		if err = checkDevices(c, conf, wanted); err == nil {
+			root.content, root.use, err = i.unpack(c, conf, unpacks)
+		}
+		return root, err
 	}
-	passed, err := i.passOn(c, conf)
-	if err != nil {
-		return err
-	}
-	return rootless.RunAsSelf(c, conf, nil, imageVariable+"="+passed, groups)
+	root.tree, err = mountSquashfs(c, conf, i.file, i.offset)
+	return root, err
 }
 
-// mount returns a mount of a SIF file's root file system.
-func (i image) mount(ctx context.Context, conf berth.Config) (*os.File, error) {
+// mountSquashfs mounts a squashfs in a file.
+func mountSquashfs(c *cli.Context, conf berth.Config, f *os.File, offset int64) (*os.File, error) {
 	client := imagemount.Client{Dir: filepath.Join(conf.TaskState(), "images"), Cgroup: readCgroup(), Holder: holderCommand}
-	tree, err := client.Mount(ctx, imagemount.Source{File: i.file, Offset: i.offset})
+	tree, err := client.Mount(c.Context, imagemount.Source{File: f, Offset: offset})
 	if err != nil {
 		return nil, cmp.Or(rootless.ExplainRefusal(conf, err), err)
 	}
 	return tree, nil
 }
 
-// startMount begins to mount a SIF file's root file system, and returns a function that waits for the mount.
-func (i image) startMount(ctx context.Context, conf berth.Config) func() (*os.File, error) {
-	mount := sync.OnceValues(func() (*os.File, error) { return i.mount(ctx, conf) })
-	go func() { _, _ = mount() }() // the other call returns the error
-	return mount
+// pass returns the value of imageVariable for the process inside. For a mount it is the number of a file descriptor, which the programs that this
+// process starts inherit.
+func (r openedRoot) pass() (string, error) {
+	switch {
+	case r.dir != "":
+		return directoryImage, nil
+	case r.use != nil, r.content.Tree != 0:
+		return passContent(r.content, r.use)
+	}
+	defer r.tree.Close() // a copy
+	passed, err := rootless.Inherit(r.tree)
+	return strconv.Itoa(passed), err
 }
 
-// isUnpacked reports whether the image is a SIF file that is unpacked into the store.
-func (i image) isUnpacked(c *cli.Context) bool {
-	return i.isFile() && (isOn(c, "unsquash") || os.Geteuid() != 0 && !canMount())
+// isMounted reports whether the root file system of a user's container is the mount of a SIF file, and nothing else.
+func (i image) isMounted(c *cli.Context) bool {
+	w, err := chooseWrites(c)
+	return err == nil && !w.inFiles && i.reference == "" && !i.isDir && len(i.sif.Overlays) == 0 && !isOn(c, "unsquash") && canMount()
+}
+
+// startMount begins to mount a SIF file's root file system, and returns a function that waits for the mount.
+func (i image) startMount(c *cli.Context, conf berth.Config) func() (*os.File, error) {
+	mount := sync.OnceValues(func() (*os.File, error) { return mountSquashfs(c, conf, i.file, i.offset) })
+	go func() { _, _ = mount() }() // the other call returns the error
+	return mount
 }
 
 // checkDevices returns an error if this machine never has the devices of a request. All other errors come when they are leased.
@@ -209,24 +212,20 @@ func canMount() bool {
 	return err == nil
 }
 
-// passUnpacked is passOn for a SIF file that is unpacked into this user's store. A process of root would have to read what strangers have written, and so doesn't.
+// unpack unpacks a SIF file into this user's store. A process of root would have to read what strangers have written, and so doesn't.
 // wanted says that the command line asks for it.
-func (i image) passUnpacked(c *cli.Context, conf berth.Config, wanted bool) (string, error) {
+func (i image) unpack(c *cli.Context, conf berth.Config, wanted bool) (got content, use *os.File, err error) {
 	if err := squashfs.CheckCompressor(i.sif.Root.Compressor); err != nil {
 		if !wanted {
 			err = fmt.Errorf("%w; with squashfuse and a /dev/fuse that is open to users, all are mounted", err)
 		}
-		return "", fmt.Errorf("%s: %w", i.file.Name(), err)
+		return got, nil, fmt.Errorf("%s: %w", i.file.Name(), err)
 	}
 	path, err := filepath.Abs(i.file.Name())
 	if err != nil {
-		return "", err
+		return got, nil, err
 	}
-	got, use, err := unpackReference(c, conf, sifScheme+path, store.Never)
-	if err != nil {
-		return "", err
-	}
-	return passLayers(got, use)
+	return unpackReference(c, conf, sifScheme+path, store.Never)
 }
 
 // sifScheme begins a SIF file's reference in the command line of the process that unpacks it.

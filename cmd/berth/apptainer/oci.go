@@ -93,8 +93,12 @@ type content struct {
 	Name   string       `json:"name"`
 	Layers []string     `json:"layers"` // directories, topmost first
 	Config store.Config `json:"config"`
-	// IsSIF means that it is a SIF file, which has Apptainer's files instead of a configuration.
+	// IsSIF means that it is a SIF file or a directory, which has no configuration.
 	IsSIF bool `json:"isSIF,omitempty"`
+	// Tree is the number of a file descriptor of a mount, which takes the place of the layers; 0 for none. Writable means that overlays in files are
+	// written to in it.
+	Tree     int  `json:"tree,omitempty"`
+	Writable bool `json:"writable,omitempty"`
 }
 
 // unpackReference unpacks the missing layers of an image, which it pulls if that is needed. The layers aren't pruned as long as a process has the
@@ -113,9 +117,11 @@ func unpackReference(c *cli.Context, conf berth.Config, ref string, when store.P
 	if err != nil {
 		return got, nil, err
 	}
-	if os.Geteuid() == 0 {
+	switch {
+	case os.Geteuid() == 0:
 		got, err = unpackInto(c, conf, at, ref, when, use.Name())
-	} else {
+	case when != store.Always && findUnpacked(c, at, ref, use.Name(), &got):
+	default:
 		got, err = unpackInNamespace(c, conf, at, ref, when, use.Name())
 	}
 	if verb.IsDiskFull(err) {
@@ -148,7 +154,43 @@ func unpackInto(c *cli.Context, conf berth.Config, at store.Store, ref string, w
 	if err != nil {
 		return got, err
 	}
-	return content{img.Name, layers, img.Config, isSIF}, img.RecordUse(use, layers)
+	return content{Name: img.Name, Layers: layers, Config: img.Config, IsSIF: isSIF}, img.RecordUse(use, layers)
+}
+
+// findUnpacked sets got for an image all of whose layers are unpacked, and reports whether it is one: then no process is needed that may unpack them. Archives aren't
+// looked into, because compressed ones have to be decompressed.
+func findUnpacked(c *cli.Context, at store.Store, ref, use string, got *content) bool {
+	path, isSIF := strings.CutPrefix(ref, sifScheme)
+	var img *store.Image
+	switch {
+	case isSIF:
+		i, err := openImage(path)
+		if err != nil {
+			return false
+		}
+		defer i.closeFile()
+		if !at.HasSquashfs(i.file, i.offset) {
+			return false
+		}
+		img, err = at.OpenSquashfs(c.Context, i.file, i.offset, i.sif.Root.Size, path, nil)
+		if err != nil {
+			return false
+		}
+	case strings.HasPrefix(ref, "docker://"), strings.HasPrefix(ref, "oci:"):
+		var err error
+		if img, err = at.Open(c.Context, ref, store.Search{Pull: store.Never}); err != nil {
+			return false
+		}
+	default:
+		return false
+	}
+	defer img.Close()
+	layers, err := at.FindUnpacked(c.Context, img)
+	if err != nil || layers == nil || img.RecordUse(use, layers) != nil {
+		return false
+	}
+	*got = content{Name: img.Name, Layers: layers, Config: img.Config, IsSIF: isSIF}
+	return true
 }
 
 // unpackVerb is the hidden verb of [UnpackCommand].
@@ -215,9 +257,8 @@ func UnpackCommand() *cli.Command {
 // and of the file that keeps the layers, which the command inherits.
 const layersPrefix = "layers:"
 
-// passLayers returns the value of imageVariable for an image of the store.
-func passLayers(got content, use *os.File) (string, error) {
-	defer use.Close() // a copy is passed on
+// passContent returns the value of imageVariable for an image of the store, or one with overlays in files. use is nil for an image that isn't the store's.
+func passContent(got content, use *os.File) (string, error) {
 	data, err := json.Marshal(got)
 	if err != nil {
 		return "", err
@@ -235,7 +276,11 @@ func passLayers(got content, use *os.File) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	held, err := rootless.Inherit(use)
+	held := described
+	if use != nil {
+		defer use.Close() // a copy is passed on
+		held, err = rootless.Inherit(use)
+	}
 	return fmt.Sprintf("%s%d:%d", layersPrefix, described, held), err
 }
 
@@ -255,7 +300,14 @@ func (p *plan) openLayers(passed string, o *enter.Options) error {
 	if err != nil {
 		return fmt.Errorf("read the image: %w", err)
 	}
-	if o.Layers = got.Layers; !got.IsSIF {
+	if got.Tree != 0 {
+		unix.CloseOnExec(got.Tree)
+		o.Image, o.InPlace = os.NewFile(uintptr(got.Tree), "image"), got.Writable //nolint:gosec // not negative
+		p.writes.allowed = p.writes.allowed || got.Writable
+	} else {
+		o.Layers = store.OmitHidden(got.Layers)
+	}
+	if !got.IsSIF {
 		p.content = &got
 	}
 	return nil

@@ -58,7 +58,7 @@ func otherVerbs() map[string]string {
 	)
 	return map[string]string{
 		"build": build, "push": push, "sign": sign, "keyserver": servers, "cache": cache,
-		"registry": login, "remote": login, "search": library, "delete": library, "sif": sif, "overlay": "--overlay DIR keeps changes in a directory",
+		"registry": login, "remote": login, "search": library, "delete": library, "sif": sif, "overlay": "--overlay keeps changes in a directory, or in a file that mke2fs -t ext3 FILE 1G makes",
 		"oci": "berth run -d starts a task, berth ps lists tasks, and berth stop ends one", "plugin": admin, "config": admin, "capability": admin, "checkpoint": "there are no checkpoints", "test": "berth apptainer exec IMAGE /.singularity.d/test runs an image's test",
 	}
 }

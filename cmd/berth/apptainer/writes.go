@@ -1,6 +1,7 @@
 package apptainer
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/inroot"
 )
@@ -20,30 +22,65 @@ type writes struct {
 	allowed bool
 	inPlace bool   // in the image, which is a directory
 	dir     string // of --overlay; "" for memory
+	above   []overlayWord
+	// inFiles means that one of above, or the image, has overlays in files. The process outside puts all of above, and the image, into one mount.
+	inFiles bool
+	opened  []*os.File // of openAbove
+}
+
+// overlayWord is a word of --overlay, without a directory that is written to.
+type overlayWord struct {
+	path     string
+	isDir    bool
+	readOnly bool
 }
 
 func chooseWrites(c *cli.Context) (w writes, err error) {
 	w.inPlace = c.Bool("writable") || isSet("WRITABLE")
 	w.allowed = w.inPlace || isOn(c, "writable-tmpfs") || isOn(c, "compat")
-	overlays := splitWords(c, "overlay")
-	if len(overlays) > 1 {
-		return w, fmt.Errorf("--overlay %s: there can be one", strings.Join(overlays, ","))
-	}
-	for _, word := range overlays {
-		dir, readOnly := strings.CutSuffix(word, ":ro")
-		st, err := os.Stat(dir)
-		switch {
-		case err != nil:
+	for _, word := range splitWords(c, "overlay") {
+		name, readOnly := strings.CutSuffix(word, ":ro")
+		name = strings.TrimSuffix(name, ":rw")
+		st, err := os.Stat(name)
+		if err != nil {
 			return w, fmt.Errorf("--overlay: %w", err)
-		case !st.IsDir():
-			return w, fmt.Errorf("--overlay %s: overlays are directories here, not files", word)
 		}
-		if w.dir, err = filepath.Abs(dir); err != nil {
+		if !st.IsDir() && !st.Mode().IsRegular() {
+			return w, fmt.Errorf("--overlay %s: it is neither a file nor a directory", word)
+		}
+		if name, err = filepath.Abs(name); err != nil {
 			return w, err
 		}
-		w.allowed = !readOnly
+		if st.IsDir() && !readOnly {
+			if w.dir != "" {
+				return w, fmt.Errorf("--overlay %s: changes can be kept in one overlay; the others are DIR:ro", word)
+			}
+			w.dir, w.allowed = name, true
+			continue
+		}
+		w.above = append(w.above, overlayWord{name, st.IsDir(), readOnly})
+		w.inFiles = w.inFiles || !st.IsDir()
 	}
+	slices.Reverse(w.above) // the last one hides the others
 	return w, nil
+}
+
+// openAbove opens the directories of --overlay that aren't written to, and returns their paths, which are valid as long as this process runs its program. No link in
+// them is followed: they may be another user's.
+func (w *writes) openAbove() (paths []string, err error) {
+	for _, o := range w.above {
+		dir, err := inroot.OpenRoot(o.path)
+		if err != nil {
+			return nil, fmt.Errorf("--overlay: %w", err)
+		}
+		upper, err := inroot.Open(dir, "upper", unix.O_NOFOLLOW|unix.O_DIRECTORY)
+		if err := errors.Join(err, dir.Close()); err != nil {
+			return nil, fmt.Errorf("--overlay %s: %w", o.path, err)
+		}
+		paths = append(paths, fmt.Sprintf("/proc/self/fd/%d", upper.Fd()))
+		w.opened = append(w.opened, upper)
+	}
+	return paths, nil
 }
 
 // workDirs are the directories of --workdir that have taken the place of file systems in memory, by their names.
