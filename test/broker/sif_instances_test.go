@@ -155,6 +155,14 @@ func TestInstanceKilled(t *testing.T) {
 		h.instance("run", "--nv", image, "one", "sleep", sleep)
 		h.waitForLeases(1)
 		pid := h.instances()[0].PID
+		var inside []string
+		rig.WaitUntil(t, "the command runs", func() bool {
+			inside = strings.Fields(h.Do(t, "sh", "-c", "pgrep -f '^sleep "+sleep+"' || true"))
+			return len(inside) == 1
+		})
+		if files, err := filepath.Glob("/proc/" + inside[0] + "/fd/*"); err != nil || len(files) != 3 {
+			t.Errorf("open files of the command: %q, %v", files, err)
+		}
 		joined := h.start(alice, h.apptainer("exec", "instance://one", "sleep", sleep)...)
 		rig.WaitUntil(t, "two commands run", func() bool {
 			return len(strings.Fields(h.Do(t, "sh", "-c", "pgrep -f '^sleep "+sleep+"' || true"))) == 2
@@ -184,6 +192,15 @@ func TestInstanceKilled(t *testing.T) {
 		if isLeft() {
 			t.Fatalf("killed after %d ms: the command is left", i*10)
 		}
+	}
+	h.start(bob, h.Berth, "alloc", "8", "--", "sleep", "1000")
+	h.waitForLeases(1)
+	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGKILL} { // while it waits for devices
+		starter := h.start(alice, h.apptainerHere("instance", "start", "--nv", "--wait", image, "one")...)
+		h.waitForQueue(1)
+		rig.Must(t, starter.Cmd.Process.Signal(sig))
+		starter.Wait(t)
+		h.waitForQueue(0)
 	}
 	h.instance("start", image, "one")
 }

@@ -156,7 +156,11 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	case plan.init != "":
 		return enter.Exec(initPath, append([]string{"berth", initVerb, first, initEnds}, argv...), env, plan.fakeroot)
 	case plan.spaces.pid:
-		if err := reportReady(first); err != nil {
+		ready, err := openReady(first)
+		if err == nil {
+			err = reportReady(ready)
+		}
+		if err != nil {
 			return err
 		}
 	}

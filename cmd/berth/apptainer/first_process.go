@@ -70,6 +70,7 @@ func startFirstProcess(c *cli.Context, o *launcher.Options, p *plan, session *he
 		if err != nil {
 			return err
 		}
+		files.closeOnExec()
 		wait = func(first *os.Process) {
 			if err := files.announce(ready, first.Pid); err != nil {
 				verb.PrintError(err.Error())
@@ -104,22 +105,19 @@ func endWithParent() error {
 // initPath is where this program is mounted in a container with an init process. No file of the image is there.
 const initPath = "/dev/.berth-init"
 
-// openReady returns the file of firstVariable.
+// openReady returns the file of firstVariable, which no program inherits that this process starts.
 func openReady(number string) (*os.File, error) {
 	fd, err := strconv.Atoi(number)
 	if err != nil {
 		return nil, fmt.Errorf("environment variable %s: %w", firstVariable, err)
 	}
+	unix.CloseOnExec(fd)
 	return os.NewFile(uintptr(fd), "ready"), nil //nolint:gosec // not negative
 }
 
-// reportReady writes to the file descriptor of firstVariable and closes it.
-func reportReady(number string) error {
-	f, err := openReady(number)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write([]byte{0})
+// reportReady writes to the file of firstVariable and closes it.
+func reportReady(f *os.File) error {
+	_, err := f.Write([]byte{0})
 	return errors.Join(err, f.Close())
 }
 
@@ -146,9 +144,11 @@ func InitCommand() *cli.Command {
 			if err := c.Err(); err != nil { // a signal came before
 				return err
 			}
-			ready, argv := func() error { return reportReady(words[0]) }, words[2:]
-			var code int
-			var err error
+			f, err := openReady(words[0])
+			if err != nil {
+				return err
+			}
+			ready, argv, code := func() error { return reportReady(f) }, words[2:], 0
 			if words[1] == initStays {
 				code, err = enter.RunInstance(argv[0], argv, os.Environ(), signals, ready)
 			} else if err = ready(); err == nil {

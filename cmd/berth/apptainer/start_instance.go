@@ -35,25 +35,37 @@ const instanceScheme = "instance://"
 // instanceVariable is the environment variable of the processes of an instance outside of its container: see instanceFiles.
 const instanceVariable = "BERTH_INSTANCE"
 
-// instanceFiles are what the processes of an instance outside of its container have from the command that has started it.
+// instanceFiles are the numbers of the file descriptors that the processes of an instance outside of its container have from the command that has started it.
 type instanceFiles struct {
-	record  *os.File // of the instance; these processes share its lock
-	starter *os.File // a socket to the command
+	record  int // of the instance; these processes share its lock
+	starter int // a socket to the command
 }
 
-// findInstanceFiles returns the files of the environment variable instanceVariable, and keeps the container's processes from inheriting them.
+// findInstanceFiles returns those of the environment variable instanceVariable.
 func findInstanceFiles() (f instanceFiles, err error) {
-	var record, starter int
-	if _, err := fmt.Sscanf(os.Getenv(instanceVariable), "%d:%d", &record, &starter); err != nil || record <= 0 || starter <= 0 {
+	if _, err := fmt.Sscanf(os.Getenv(instanceVariable), "%d:%d", &f.record, &f.starter); err != nil {
 		return f, fmt.Errorf("environment variable %s: only berth apptainer instance sets it", instanceVariable)
 	}
-	return instanceFiles{os.NewFile(uintptr(record), "record"), os.NewFile(uintptr(starter), "starter")}, nil
+	return f, nil
+}
+
+// closeOnExec keeps the processes in the container from having the files.
+func (f instanceFiles) closeOnExec() {
+	unix.CloseOnExec(f.record)
+	unix.CloseOnExec(f.starter)
 }
 
 // endWithStarter ends this process unless the command that has started the instance says that it knows of it.
 func (f instanceFiles) endWithStarter() {
-	if n, err := f.starter.Read(make([]byte, 1)); n == 0 || err != nil {
-		_ = unix.Kill(os.Getpid(), unix.SIGTERM)
+	for {
+		n, err := unix.Read(f.starter, make([]byte, 1))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case n != 1:
+			_ = unix.Kill(os.Getpid(), unix.SIGTERM)
+		}
+		return
 	}
 }
 
@@ -80,10 +92,10 @@ func (f instanceFiles) announce(ready *os.File, pid int) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.record.WriteAt(data, 0); err != nil {
-		return fmt.Errorf("write the record of the instance: %w", err)
+	if n, err := unix.Pwrite(f.record, data, 0); err != nil || n < len(data) {
+		return fmt.Errorf("write the record of the instance: %w", cmp.Or(err, error(unix.ENOSPC)))
 	}
-	_, err = f.starter.Write([]byte{0})
+	_, err = unix.Write(f.starter, []byte{0})
 	return err
 }
 
@@ -93,14 +105,19 @@ func logPath(fd int) string {
 	return name
 }
 
-// describeInstance writes what the first process knows of its instance to the file descriptor of firstVariable.
+// describeInstance writes what the first process knows of its instance to the file descriptor of firstVariable, which the init process gets.
 func describeInstance(ready string, p *plan, devices []string) error {
-	f, err := openReady(ready)
+	fd, err := strconv.Atoi(ready)
+	if err != nil {
+		return fmt.Errorf("environment variable %s: %w", firstVariable, err)
+	}
+	i := instance{Image: p.findImagePath(), Home: p.home.inside, FakeRoot: p.fakeroot, Environment: devices, Content: p.content}
+	line, err := json.Marshal(i)
 	if err != nil {
 		return err
 	}
-	i := instance{Image: p.findImagePath(), Home: p.home.inside, FakeRoot: p.fakeroot, Environment: devices, Content: p.content}
-	return json.NewEncoder(f).Encode(i) // the init process closes it
+	_, err = unix.Write(fd, append(line, '\n')) // of a pipe: all of it is written
+	return err
 }
 
 func instanceVerbs() *cli.Command {
@@ -179,9 +196,6 @@ func startInstance(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := verb.NeedHost(); err != nil {
-		return err
-	}
 	all, err := openInstances(conf)
 	if err != nil {
 		return err
@@ -218,6 +232,9 @@ func startOutside(c *cli.Context, record *os.File, name string) error {
 		return err
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(pair[0], true) // otherwise it isn't closed before it has been read
+	}
 	if err != nil {
 		return fmt.Errorf("make a socket: %w", err)
 	}

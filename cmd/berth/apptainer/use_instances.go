@@ -219,21 +219,31 @@ func runForUser(c *cli.Context, flags ...string) error {
 			words = append(words, fmt.Sprintf("--%s=%v", name, c.Value(name)))
 		}
 	}
-	if err := process.CloseDescriptorsOnExec(); err != nil {
-		return err
-	}
-	var out, said strings.Builder
+	var out, said limitedText
 	cmd := exec.CommandContext(c.Context, "/proc/self/exe")
 	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr = append(words, c.Args().Slice()...), "/", &out, &said
 	cmd.Env = []string{"HOME=" + u.HomeDir, "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
-	err = cmd.Run()
+	if err = process.StartApart(cmd); err == nil {
+		err = cmd.Wait()
+	}
 	printLines(os.Stdout, out.String())
 	printLines(os.Stderr, said.String())
 	if cmd.ProcessState == nil {
 		return err
 	}
 	return verb.ChildExit(cmd.ProcessState)
+}
+
+// limitedText is the output of another user's process.
+type limitedText struct{ strings.Builder }
+
+func (l *limitedText) Write(p []byte) (int, error) {
+	const limit = 1 << 20
+	if l.Len()+len(p) > limit {
+		return 0, errors.New("the output is too long")
+	}
+	return l.Builder.Write(p)
 }
 
 // printLines prints lines of another user's process.

@@ -10,12 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/internal/process"
@@ -132,7 +129,7 @@ func performAs(ctx context.Context, user registry.User, req request) (r result, 
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + user.Home, "XDG_RUNTIME_DIR=/run/user/" + strconv.FormatUint(uint64(user.UID), 10)} //nolint:forbidigo // credential helpers are looked up in it
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(input), &limitedWriter{&out, maxResult}
 	cmd.WaitDelay = time.Second
-	if err = startApart(cmd); err == nil {
+	if err = process.StartApart(cmd); err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
@@ -145,27 +142,6 @@ func performAs(ctx context.Context, user registry.User, req request) (r result, 
 		return result{}, errors.New(printable.Line(r.Error))
 	}
 	return r, nil
-}
-
-// startApart starts a command without the descriptors and the session keyring that this process was started with: a
-// process that has a keyring may use the keys in it, whoever it runs as.
-func startApart(cmd *exec.Cmd) error {
-	if err := process.CloseDescriptorsOnExec(); err != nil {
-		return err
-	}
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread has another keyring than the others
-		// Without a name, which package unix can't express, the keyring is new.
-		_, _, errno := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
-		switch errno {
-		case 0, unix.ENOSYS, unix.EPERM: // no keyrings, or a filter keeps all of them away
-			started <- cmd.Start()
-		default:
-			started <- os.NewSyscallError("keyctl", errno)
-		}
-	}()
-	return <-started
 }
 
 // limitedWriter returns an error after left bytes.
