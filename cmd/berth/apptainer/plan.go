@@ -70,7 +70,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 		contained: isOn(c, "contain") || containsAll(c),
 		without:   splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), readVariable("SHELL")),
 	}
-	if os.Getenv(instanceVariable) != "" {
+	if os.Getenv(instanceVariable) != "" && len(p.words) > 0 {
 		p.instance, p.words = p.words[0], p.words[1:]
 	}
 	if len(p.words) > 0 && p.words[0] == "--" {
