@@ -80,12 +80,6 @@ func TestInstances(t *testing.T) {
 		if !strings.HasSuffix(h.Do(t, "sh", "-c", h.Berth+" leases | grep -c 'instance://one'"), "1\n") {
 			t.Errorf("user %d: leases %+v", uid, leases)
 		}
-		const show = openNodes + "; " + opening + "; ps -o comm; :"
-		first := h.run(uid, h.apptainer("exec", "instance://one", "sh", "-c", show)...)
-		lines := strings.SplitN(first.Out, "\n", 3)
-		if first.Code != 0 || len(lines) != 3 || len(lines[0]) != 1 || lines[0] == "0" || strings.Trim(lines[1], "?") != lines[0] || lines[2] != "COMMAND\n.berth-init\nsh\nps\n" {
-			t.Errorf("user %d: %+v", uid, first)
-		}
 		listed := h.instances()
 		if len(listed) != 1 || listed[0].Instance != "one" || listed[0].Img != image {
 			t.Fatalf("user %d: %+v", uid, listed)
@@ -94,6 +88,12 @@ func TestInstances(t *testing.T) {
 			log, err := os.ReadFile(listed[0].LogOut)
 			return err == nil && string(log) == "start a b c one\n"
 		})
+		const show = openNodes + "; " + opening + "; ps -o comm; :"
+		first := h.run(uid, h.apptainer("exec", "instance://one", "sh", "-c", show)...)
+		lines := strings.SplitN(first.Out, "\n", 3)
+		if first.Code != 0 || len(lines) != 3 || len(lines[0]) != 1 || lines[0] == "0" || strings.Trim(lines[1], "?") != lines[0] || lines[2] != "COMMAND\n.berth-init\nsh\nps\n" {
+			t.Errorf("user %d: %+v", uid, first)
+		}
 		h.instance("run", image, "two", "sleep", "1000")
 		h.wantSaid("without a lease", h.run(uid, h.apptainer("exec", "instance://two", "sh", "-c", openNodes+"; "+opening+"; ps -o comm; :")...),
 			rig.Said{Out: "\n????????\nCOMMAND\n.berth-init\nsleep\nsh\nps\n"})
@@ -110,7 +110,7 @@ func TestInstances(t *testing.T) {
 			{"environment", []string{"exec", "--env", "A=1", "instance://one", "sh", "-c", "echo $A $APPTAINER_INSTANCE; env | grep -c BERTH_SCRIPT"}, rig.Said{Code: 1, Out: "1 one\n0\n"}},
 			{"a name that is taken", []string{"instance", "start", image, "one"}, rig.Said{Code: 255, Err: "berth: one: there is an instance of this name already\n"}},
 			{"a bad name", []string{"instance", "start", image, "../one"}, rig.Said{Code: 255, Err: "berth: \"../one\" is no name of an instance: it has letters, digits, \"_\", \"-\" and \".\"\n"}},
-			{"no image", []string{"instance", "start", "/nosuch", "three"}, rig.Said{Code: 255, Err: "berth: open /nosuch: no such file or directory\n"}},
+			{"no image", []string{"instance", "start", "/nosuch", "three"}, rig.Said{Code: 255, Err: "berth: image \"/nosuch\": there is no such file or directory; docker://NAME is an image of a registry\n"}},
 			{"no instance", []string{"exec", "instance://three", "true"}, rig.Said{Code: 255, Err: "berth: there is no instance three; berth apptainer instance list lists them\n"}},
 			{"devices", []string{"exec", "--gpus", "2", "instance://one", "true"}, rig.Said{Code: 255, Err: "berth: --gpus: an instance has the devices that it was started with\n"}},
 		} {
