@@ -135,7 +135,7 @@ test-packages: deps ## install, upgrade, remove and purge the packages on server
 test-apptainer: build image ## what a user types with Apptainer, on a server with Debian's; needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-apptainer needs root'; exit 1; }
 	@test/engines/tree.sh users >/dev/null
-	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -count 1 -json ./test/apptainer | $(GO) run ./test/audit
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -count 1 -timeout 30m -json ./test/apptainer | $(GO) run ./test/audit
 
 deps: ## install what is missing of runc, crun, a C compiler and the image tools (root on Debian)
 	@test/deps.sh

@@ -58,18 +58,21 @@ func (h home) endRanks(launchers ...rig.Process) {
 	rig.Must(h.t, os.Remove(filepath.Join(h.dir, "end")))
 }
 
-const (
-	openMPI = "OMPI_COMM_WORLD_RANK=@ OMPI_COMM_WORLD_SIZE=4 PMIX_RANK=@ PMIX_NAMESPACE=job"
-	slurm   = "SLURM_PROCID=@ SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4"
-)
+// openMPI are variables of mpirun's ranks.
+const openMPI = "OMPI_COMM_WORLD_RANK=@ OMPI_COMM_WORLD_SIZE=4 PMIX_RANK=@ PMIX_NAMESPACE=job"
 
 // TestSIFRanks: the ranks of an MPI job have one lease, whose devices all of them open, and two jobs have two.
 func TestSIFRanks(t *testing.T) {
 	h, image := sifHome(t, nil)
 	for launcher, variables := range map[string]string{
-		"openmpi": openMPI, "pmix": "PMIX_RANK=@ PMIX_NAMESPACE=job", "hydra": "PMI_RANK=@ PMI_SIZE=4", "slurm": slurm,
+		"openmpi": openMPI, "pmix": "PMIX_RANK=@ PMIX_NAMESPACE=job", "hydra": "PMI_RANK=@ PMI_SIZE=4",
+		"slurm": "SLURM_PROCID=@ SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4",
 	} {
-		ranks := h.launchRanks(launcher, variables, "--gpus 2", image)
+		flags := "--gpus 2"
+		if launcher == "slurm" {
+			flags += " --pid"
+		}
+		ranks := h.launchRanks(launcher, variables, flags, image)
 		h.waitForGPUs(launcher, 2)
 		h.waitForLeases(1)
 		h.endRanks(ranks)
