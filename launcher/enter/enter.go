@@ -153,7 +153,8 @@ func (c *Container) mountOverlay(lower []string, image string, o Options) error 
 	if err != nil {
 		return err
 	}
-	defer work.Close()                        // an O_PATH descriptor
+	defer work.Close() // an O_PATH descriptor
+
 	if o.Image == nil && len(o.Layers) == 0 { // other images' files are this user's
 		if err := makeForeignDirectories(image, upper, o.listPaths()); err != nil {
 			return err

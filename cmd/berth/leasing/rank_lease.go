@@ -43,9 +43,9 @@ func findRank(env []string) (r rank, found bool) {
 		job        []string
 	}{
 		{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", []string{"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}}, // Open MPI's mpirun
-		{"PMIX_RANK", "", []string{"PMIX_NAMESPACE"}},                                                           // other launchers with PMIx
-		{"PMI_RANK", "PMI_SIZE", nil},                                                                           // mpiexec of MPICH and Intel MPI, srun --mpi=pmi2
-		{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", []string{"SLURM_JOB_ID", "SLURM_STEP_ID"}},                     // srun
+		{"PMIX_RANK", "SLURM_STEP_NUM_TASKS", []string{"PMIX_NAMESPACE"}},                                       // srun --mpi=pmix, and others with PMIx
+		{"PMI_RANK", "PMI_SIZE", nil}, // mpiexec of MPICH and Intel MPI, srun --mpi=pmi2
+		{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", []string{"SLURM_JOB_ID", "SLURM_STEP_ID"}}, // srun
 	} {
 		isStep := l.rank != "SLURM_PROCID" || values["SLURM_STEP_ID"] != "" // a batch script is no step
 		if values[l.rank] == "" || values[l.size] == "1" || !isStep {
@@ -60,23 +60,27 @@ func findRank(env []string) (r rank, found bool) {
 	return r, false
 }
 
-// findLauncher returns the process that has started the rank: the first ancestor of this process that isn't part of it, which is another user's
-// with Slurm.
-func (r rank) findLauncher(proc string) (pid int, err error) {
-	for pid = os.Getppid(); pid > 1; {
-		env, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "environ"))
-		if err != nil {
-			return pid, nil //nolint:nilerr // no process of this user's
-		}
-		words := strings.Split(string(env), "\x00")
-		if slices.ContainsFunc(r.variables, func(kv string) bool { return !strings.HasSuffix(kv, "=") && !slices.Contains(words, kv) }) {
-			return pid, nil
-		}
+// findLauncher returns the process that has started the rank, and its start: the first ancestor of this process that isn't part of the rank. With Slurm it is
+// root's. found is false if it has ended, so that the rank belongs to init, or is hidden.
+func (r rank) findLauncher(proc string) (pid int, start uint64, found bool) {
+	for pid = os.Getppid(); pid > 1 && r.isPart(proc, pid); {
+		var err error
 		if pid, err = process.Parent(proc, pid); err != nil {
-			return 0, err
+			return 0, 0, false
 		}
 	}
-	return pid, nil
+	start, err := process.Start(proc, pid)
+	return pid, start, err == nil && pid > 1
+}
+
+// isPart reports whether a process has the variables of the rank.
+func (r rank) isPart(proc string, pid int) bool {
+	env, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "environ"))
+	if err != nil { // no process of this user's
+		return false
+	}
+	words := strings.Split(string(env), "\x00")
+	return !slices.ContainsFunc(r.variables, func(kv string) bool { return !strings.HasSuffix(kv, "=") && !slices.Contains(words, kv) })
 }
 
 // jobVariable is the environment variable of a process in a user namespace with the path of its job's file: see NameJob.
@@ -85,18 +89,17 @@ const jobVariable = "BERTH_JOB"
 // NameJob sets jobVariable for the process in a user namespace that this process starts. If this process is a rank of an MPI job, it is the path
 // of a file that the job's ranks on this node have for this request, and otherwise "". Only outside of the user namespace is the launcher seen.
 func NameJob(conf berth.Config, wanted request.Request) error {
+	const proc = "/proc"
+	if err := os.Setenv(jobVariable, ""); err != nil {
+		return err
+	}
 	r, found := findRank(os.Environ())
 	if !found || wanted.IsZero() {
-		return os.Setenv(jobVariable, "")
+		return nil
 	}
-	const proc = "/proc"
-	pid, err := r.findLauncher(proc)
-	if err != nil {
-		return fmt.Errorf("find the launcher of this MPI rank: %w", err)
-	}
-	start, err := process.Start(proc, pid)
-	if err != nil {
-		return fmt.Errorf("find the launcher of this MPI rank: %w", err)
+	pid, start, found := r.findLauncher(proc)
+	if !found {
+		return nil
 	}
 	boot, err := os.ReadFile(proc + "/sys/kernel/random/boot_id")
 	if err != nil {

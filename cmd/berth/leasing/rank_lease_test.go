@@ -19,6 +19,7 @@ func TestFindRank(t *testing.T) {
 		{"Open MPI", "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_RANK=1 PMIX_NAMESPACE=n@1 SLURM_PROCID=0 SLURM_JOB_ID=7", "PMIX_NAMESPACE=n@1 OMPI_MCA_ess_base_jobid=", []string{"OMPI_COMM_WORLD_RANK=1", "PMIX_NAMESPACE=n@1", "OMPI_MCA_ess_base_jobid="}},
 		{"Open MPI, one rank", "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", "", nil},
 		{"PMIx", "PMIX_RANK=2 PMIX_NAMESPACE=slurm.pmix.7.0", "PMIX_NAMESPACE=slurm.pmix.7.0", []string{"PMIX_RANK=2", "PMIX_NAMESPACE=slurm.pmix.7.0"}},
+		{"PMIx, one task of Slurm's", "PMIX_RANK=0 PMIX_NAMESPACE=slurm.pmix.7.0 SLURM_PROCID=0 SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1", "", nil},
 		{"Hydra", "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALNRANKS=4", "", []string{"PMI_RANK=3"}},
 		{"srun", "SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2", "SLURM_JOB_ID=7 SLURM_STEP_ID=0", []string{"SLURM_PROCID=1", "SLURM_JOB_ID=7", "SLURM_STEP_ID=0"}},
 		{"srun, one task", "SLURM_PROCID=0 SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1", "", nil},
@@ -40,7 +41,7 @@ func TestFindLauncher(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		for name, text := range map[string]string{"environ": strings.Join(env, "\x00") + "\x00", "stat": strconv.Itoa(pid) + " (sh) S " + strconv.Itoa(parent) + strings.Repeat(" 0", 50)} {
+		for name, text := range map[string]string{"environ": strings.Join(env, "\x00") + "\x00", "stat": strconv.Itoa(pid) + " (sh) S " + strconv.Itoa(parent) + strings.Repeat(" 7", 50)} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -50,7 +51,14 @@ func TestFindLauncher(t *testing.T) {
 	add(os.Getppid(), shell, "A=1", "PMI_RANK=1")
 	add(shell, launcher, "PMI_RANK=1")
 	add(launcher, 1, "PMI_RANK=0")
-	if got, err := (rank{variables: []string{"PMI_RANK=1"}}).findLauncher(proc); err != nil || got != launcher {
-		t.Errorf("%d, %v, want %d", got, err, launcher)
+	ofRank := rank{variables: []string{"PMI_RANK=1"}}
+	if got, start, found := ofRank.findLauncher(proc); got != launcher || start != 7 || !found {
+		t.Errorf("%d, %d, %v, want %d", got, start, found, launcher)
+	}
+	if err := os.RemoveAll(filepath.Join(proc, strconv.Itoa(launcher))); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, found := ofRank.findLauncher(proc); found {
+		t.Error("found where it is hidden")
 	}
 }
