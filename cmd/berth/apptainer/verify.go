@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -57,11 +58,14 @@ func verifyImage(c *cli.Context) error {
 		return err
 	}
 	v := sif.Verification{Keyrings: []string{conf.Apptainer.GlobalKeyring(), localKeyring(c)}, PublicKey: c.String("key"), Legacy: c.Bool("legacy-insecure"), LegacyAll: c.Bool("all")}
-	if c.IsSet("group-id") {
-		v.Groups = []uint32{uint32(c.Int("group-id"))} //nolint:gosec // larger ones are no group's
-	}
-	if c.IsSet("sif-id") {
-		v.Objects = []uint32{uint32(c.Int("sif-id"))} //nolint:gosec // larger ones are no object's
+	for flag, to := range map[string]*[]uint32{"group-id": &v.Groups, "sif-id": &v.Objects} {
+		switch id := c.Int(flag); {
+		case !c.IsSet(flag):
+		case id <= 0 || id > math.MaxUint32:
+			return verb.WrongCommandLine(c, fmt.Sprintf("--%s %d: there is no such id", flag, id))
+		default:
+			*to = []uint32{uint32(id)}
+		}
 	}
 	name := c.Args().First()
 	f, st, err := openPath(name)

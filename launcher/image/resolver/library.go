@@ -36,7 +36,7 @@ func OpenLibrary(a registry.Access, address, path, arch string) (*Library, error
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("apptainer.library: %q is no address of a server, such as https://library.example", address)
+		return nil, fmt.Errorf("%q is no address of a library, such as https://library.example", address)
 	}
 	base, _ := http.DefaultTransport.(*http.Transport)
 	t := base.Clone()

@@ -114,7 +114,7 @@ func (r keyring) describe(e *openpgp.Entity) *sif.Key {
 	return d
 }
 
-// ChangeKeyring changes a keyring, and describes its keys. A change replaces the file, under a lock of its directory.
+// ChangeKeyring changes a keyring, and describes its keys. A change replaces the file, under the lock of a file beside it.
 func ChangeKeyring(ctx context.Context, c sif.KeyringChange) (all []sif.Key, err error) {
 	if c.Import != "" || c.Remove != "" {
 		dirPerm := fs.FileMode(0o700)
@@ -124,7 +124,7 @@ func ChangeKeyring(ctx context.Context, c sif.KeyringChange) (all []sif.Key, err
 		if err := os.MkdirAll(filepath.Dir(c.Path), dirPerm); err != nil {
 			return nil, err
 		}
-		l, err := lock.Open(ctx, filepath.Dir(c.Path), lock.Exclusive)
+		l, err := lock.Create(ctx, c.Path+".lock", 0o600, lock.Exclusive) // others can open the directory of the admin's keyring
 		if err != nil {
 			return nil, err
 		}
