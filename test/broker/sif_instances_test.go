@@ -63,9 +63,6 @@ func (h home) endInstances() {
 	h.t.Cleanup(func() { h.run(h.uid, h.apptainer("instance", "stop", "--all", "--force")...) })
 }
 
-// withHome returns a home directory for another user on this node.
-func (h home) withHome(uid int) home { return h.node.home(uid) }
-
 // TestInstances: an instance has the devices of its lease until it ends, its processes and those of exec, run and shell are in one PID namespace, and its end
 // ends all of them and the lease.
 func TestInstances(t *testing.T) {
@@ -73,7 +70,7 @@ func TestInstances(t *testing.T) {
 	h.start(bob, h.Berth, "alloc", "1", "--", "sleep", "1000")
 	h.waitForLeases(1)
 	for _, uid := range []int{alice, 0} {
-		h := h.withHome(uid)
+		h := h.home(uid)
 		h.endInstances()
 		h.instance("start", "--nv", image, "one", "a", "b c")
 		leases := h.waitForLeases(2)
@@ -266,7 +263,7 @@ func TestInstanceOfAnother(t *testing.T) {
 	}
 	record, err := os.ReadFile(records[0])
 	rig.Must(t, err)
-	other := h.withHome(bob)
+	other := h.home(bob)
 	other.wantSaid("another user's", other.run(bob, other.apptainer("exec", "instance://one", "true")...),
 		rig.Said{Code: 255, Err: "berth: there is no instance one; berth apptainer instance list lists them\n"})
 	if got := other.run(bob, "cat", records[0]); got.Code == 0 {

@@ -260,12 +260,15 @@ func startOutside(c *cli.Context, record *os.File, name string) error {
 	if err != nil {
 		return err
 	}
-	ready, ended, shown := make(chan bool), make(chan error, 1), make(chan bool)
+	ready, ended, shown := make(chan bool), make(chan bool), make(chan bool)
 	go func() {
 		defer close(ready)
 		_, _ = own.Read(make([]byte, 1)) // at the end of the process, that counts
 	}()
-	go func() { ended <- cmd.Wait() }()
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // its state says more
+	}()
 	stop := make(chan bool)
 	go func() {
 		defer close(shown)
@@ -282,8 +285,7 @@ func startOutside(c *cli.Context, record *os.File, name string) error {
 		}
 	case <-c.Done():
 		_ = own.Close() // the instance ends
-	case err := <-ended:
-		ended <- err
+	case <-ended:
 	}
 	<-ended
 	if err := c.Err(); err != nil {
