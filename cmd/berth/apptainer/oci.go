@@ -253,7 +253,7 @@ func UnpackCommand() *cli.Command {
 	}
 }
 
-// layersPrefix begins the value of imageVariable for an image of the store. The numbers of two file descriptors follow: of a memfd with the content,
+// layersPrefix begins the value of imageVariable for an image of the store, or one with overlays in files. The numbers of two file descriptors follow: of a memfd with the content,
 // and of the file that keeps the layers, which the command inherits.
 const layersPrefix = "layers:"
 
