@@ -135,7 +135,7 @@ var (
 	// fingerprint and created are of keys that the server has made.
 	fingerprint = regexp.MustCompile(`\b([0-9A-F]{40}|[0-9a-f]{40})\b`)
 	created     = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC`)
-	stopped     = regexp.MustCompile(`\(PID=\d+\)`)
+	stopped     = regexp.MustCompile(`\((PID=|process )\d+\)`)
 	// noise are messages of Apptainer about this server's programs and cgroups, and about unmounting in time.
 	noise = regexp.MustCompile(`^INFO: +(\w+ not found, will not be able|Instance stats will not be available|Terminating [\w-]+ after timeout|Timeouts can be caused by)`)
 	// message is the beginning of messages of the two programs.
@@ -148,7 +148,7 @@ var (
 func normalize(text string) string {
 	text = namespace.ReplaceAllString(usage.ReplaceAllString(text, ""), ":[N]")
 	text = fingerprint.ReplaceAllString(created.ReplaceAllString(text, "TIME"), "FINGERPRINT")
-	text = stopped.ReplaceAllString(text, "(PID=N)")
+	text = stopped.ReplaceAllString(text, "(${1}N)")
 	return gpuNode.ReplaceAllString(text, "nvidiaN")
 }
 
