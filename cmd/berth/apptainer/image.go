@@ -174,7 +174,7 @@ func (r openedRoot) pass() (string, error) {
 // isMounted reports whether the root file system of a user's container is the mount of a SIF file, and nothing else.
 func (i image) isMounted(c *cli.Context) bool {
 	w, err := chooseWrites(c)
-	return err == nil && !w.inFiles && i.reference == "" && !i.isDir && len(i.sif.Overlays) == 0 && !isOn(c, "unsquash") && canMount()
+	return err == nil && !w.inFiles && i.isFile() && len(i.sif.Overlays) == 0 && !isOn(c, "unsquash") && canMount()
 }
 
 // startMount begins to mount a SIF file's root file system, and returns a function that waits for the mount.
