@@ -137,7 +137,7 @@ var (
 	created     = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC`)
 	stopped     = regexp.MustCompile(`\((PID=|process )\d+\)`)
 	// noise are messages of Apptainer about this server's programs and cgroups, and about unmounting in time.
-	noise = regexp.MustCompile(`^INFO: +(\w+ not found, will not be able|Instance stats will not be available|Terminating [\w-]+ after timeout|Timeouts can be caused by)`)
+	noise = regexp.MustCompile(`^INFO: +(\w+ not found, will not be able|Instance stats will not be available|Terminating [\w-]+ after timeout|Timeouts can be caused by|Cleanup error: while stopping driver)`)
 	// message is the beginning of messages of the two programs.
 	message = regexp.MustCompile(`^(INFO: |WARNING: |FATAL: |Error for command |Error: |berth: |\n)`)
 	// usage is printed with the message about a wrong command line.
