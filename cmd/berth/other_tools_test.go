@@ -154,7 +154,7 @@ func TestApptainerAndSlurmFlags(t *testing.T) {
 		"run -e image.sif env":         "--env image.sif: a variable is NAME=VALUE",
 		"run -c docker://image env":    `--cpu-shares "docker://image" is not a number; --contain`,
 		"run --net --network none a":   "--network (or --net) --network: the value is a network",
-		"exec --nv image.sif nvcc":     "there is no --nv: --gpus 1 gives the task a GPU of its own and the driver's files, --gpus all all GPUs; berth exec is for running tasks",
+		"exec --nv image.sif nvcc":     "there is no --nv: berth apptainer exec takes Apptainer's flags; with berth run: --gpus 1 gives",
 		"alloc -G 2 sleep 1":           "there is no -G: the request is the first word",
 		"alloc -t 1:00:00 2 sleep 1":   "there is no -t: timeout 2h before the command",
 		"run -u docker://image id":     "--user docker://image: -u USER runs as another user; --userns (Apptainer's -u) isn't needed",

@@ -16,7 +16,7 @@ func apptainerFlags() map[string]string {
 		writable = "isn't needed: a task may write to its root, and what it writes is removed with the task"
 		login    = "berth login REGISTRY logs in"
 		plain    = "server = \"http://…\" in /etc/containerd/certs.d/REGISTRY/hosts.toml allows plain HTTP"
-		sif      = "berth reads no SIF files"
+		sif      = "berth apptainer run takes SIF files, and has what flags of theirs there are"
 		debug    = "errors say what has failed, and berth doctor checks the server"
 		// how the root is made
 		overlayfs = "isn't needed: overlayfs makes a task's root of the image's layers"
@@ -45,7 +45,7 @@ func apptainerFlags() map[string]string {
 		"fusemount": "-v DIR:DST binds a directory that the host has mounted", "network-args": "a task shares the host's network, where each port is the host's",
 		"apply-cgroups": "-m, --cpus and --pids-limit limit a task", "cdi-dirs": "host.cdi in /etc/berth/config.toml names directories of CDI specs",
 		"verbose": debug, "debug": debug, "silent": debug,
-		"app": "berth runs no apps of SIF images; berth run IMAGE COMMAND runs a command",
+		"app": "berth apptainer run --app NAME FILE runs an app of a SIF file",
 	}
 }
 
@@ -54,7 +54,11 @@ func apptainerFlags() map[string]string {
 func apptainerExecFlags() map[string]string {
 	all := map[string]string{}
 	for name, why := range apptainerFlags() {
-		all[name] = why + "; berth exec is for running tasks, berth run IMAGE COMMAND for images"
+		with := "; with berth run: "
+		if strings.HasPrefix(why, "isn't ") {
+			with = "; with berth run it "
+		}
+		all[name] = "berth apptainer exec takes Apptainer's flags" + with + why
 	}
 	return all
 }

@@ -42,7 +42,7 @@ func Verbs() map[string]string {
 		"ls": list, "list": list, "status": list,
 		"cp": files, "diff": files, "export": files,
 		"create": "berth run -d makes a task and starts it", "start": anew, "restart": anew, "rename": "berth run --name gives a task its name",
-		"shell":  shell,
+		"shell":  shell + "; berth apptainer shell FILE one in a SIF file",
 		"events": "the log of events is events.log in berth's data directory", "history": "skopeo inspect shows an image's layers",
 		"load": "berth run docker-archive:FILE COMMAND takes an archive as it is", "save": "skopeo copy writes archives",
 		"search":  "the registry's own pages search it",
@@ -57,9 +57,9 @@ func Verbs() map[string]string {
 		"squeue": queue, "queue": queue, "sprio": queue, "sinfo": gpus,
 		"scancel": cancel, "sattach": "berth attach TASK, or berth logs -f TASK",
 		"sacct": "berth ps -a shows tasks that have ended, too", "sstat": "berth stats", "scontrol": "berth inspect TASK shows a task, berth gpus the devices",
-		"verify": digests, "sign": digests, "key": digests,
+		"verify": digests + "; berth apptainer verify FILE verifies the signatures of a SIF file", "sign": digests, "key": "berth apptainer key lists and imports the keys of SIF files",
 		"apps": "berth run IMAGE COMMAND runs what is in the image",
-		"sif":  "berth reads no SIF files: berth images shows the images that are here", "overlay": "berth run -v DIR:DST keeps what is written below DST; the rest of a task's root is removed with the task",
+		"sif":  "berth apptainer inspect FILE shows what a SIF file says of itself, berth images the images that are here", "overlay": "berth run -v DIR:DST keeps what is written below DST; the rest of a task's root is removed with the task",
 		"remote": "berth login REGISTRY logs in to a registry, berth pull REGISTRY/NAME:TAG gets its images", "oci": "berth run takes images and their layouts as they are: berth run oci:PATH",
 		"mpirun": "mpirun -n 4 berth run --mpi --gpus 1 IMAGE COMMAND starts ranks in tasks", "torchrun": "berth run --gpus 4 IMAGE torchrun --nproc-per-node 4 … runs it in a task",
 		"sacctmgr": account, "sreport": account, "sshare": account, "seff": "berth stats shows what a running task uses",
@@ -128,7 +128,10 @@ func ExplainExecOfImage(word string, err error) error {
 	if name, ok := strings.CutPrefix(word, "instance://"); ok {
 		return fmt.Errorf("%s: tasks are named without instance://, as in berth exec %s COMMAND", word, name)
 	}
-	if strings.Contains(word, "/") || strings.HasSuffix(word, ".sif") {
+	if strings.HasSuffix(word, ".sif") {
+		return fmt.Errorf("%s is no task: berth apptainer exec %[1]s COMMAND runs a command of a SIF file, berth run IMAGE COMMAND one of an image of layers", word)
+	}
+	if strings.Contains(word, "/") {
 		return fmt.Errorf("%s is no task: berth exec is for running tasks; berth run IMAGE COMMAND runs a command in the image of a registry, an archive or a directory", word)
 	}
 	return err
