@@ -137,7 +137,7 @@ func TestInstances(t *testing.T) {
 		if got := h.instances(); len(got) != 0 {
 			t.Errorf("user %d: %+v", uid, got)
 		}
-		h.wantSaid("nothing to stop", h.run(uid, h.apptainer("instance", "stop", "--all")...), rig.Said{Code: 1, Err: "berth: there is no such instance; berth apptainer instance list lists them\n"})
+		h.wantSaid("nothing to stop", h.run(uid, h.apptainer("instance", "stop", "--all")...), rig.Said{Code: 1, Err: "berth: there is no instance; berth apptainer instance list lists them\n"})
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -174,7 +173,7 @@ func runOutside(c *cli.Context, conf berth.Config, wanted request.Request) (err 
 		return err
 	}
 	defer img.closeFile()
-	if c.Bool("writable") && !img.isDir && len(img.sif.Overlays) == 0 {
+	if isOn(c, "writable") && !img.isDir && len(img.sif.Overlays) == 0 {
 		return errors.New("--writable: SIF files and images of the store never change; --writable-tmpfs keeps changes in memory")
 	}
 	if err := img.checkPolicy(c.Context, c.Args().First(), conf); err != nil {
@@ -184,7 +183,7 @@ func runOutside(c *cli.Context, conf berth.Config, wanted request.Request) (err 
 		return err
 	}
 	groups := groupsVariable + "=" + formatGroups()
-	asSelf := os.Geteuid() != 0 && !c.Bool("fakeroot")
+	asSelf := os.Geteuid() != 0 && !isOn(c, "fakeroot")
 	if asSelf && img.isMounted(c) { // the child starts while the image is mounted
 		return rootless.RunAsSelf(c, conf, img.startMount(c, conf), imageVariable+"="+helperImage, groups)
 	}
@@ -245,41 +244,22 @@ func devicesRequest(c *cli.Context) (request.Request, error) {
 	case words != "", len(devices) > 0:
 	case os.Getenv("BERTH_LEASE") != "":
 		words = "all"
-	case c.Bool("nv"), c.Bool("nvccli"), isSet("NV"):
+	case isOn(c, "nv"), isOn(c, "nvccli"):
 		words = "1"
 	}
 	r, _, err := leasing.ParseDeviceFlags(words, words != "", devices)
 	return r, err
 }
 
-// isOn reports whether a switch is on the command line or among Apptainer's variables.
-func isOn(c *cli.Context, name string) bool {
-	return c.Bool(name) || isSet(strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
-}
-
-// isSet reports whether one of Apptainer's variables for a switch has a true value.
-func isSet(name string) bool {
-	value := strings.ToLower(readVariable(name))
-	on, err := strconv.ParseBool(value)
-	return err == nil && on || value == "yes" || value == "y"
-}
-
-// readVariable returns the value of one of Apptainer's variables, which also have the older name.
-func readVariable(name string) string {
-	if value, ok := os.LookupEnv("APPTAINER_" + name); ok {
-		return value
-	}
-	return os.Getenv("SINGULARITY_" + name)
-}
-
 // refuseFlags returns an error for a flag that berth has not.
 func refuseFlags(c *cli.Context) error {
 	for _, f := range listRefusals() {
-		if c.IsSet(f.name) {
+		value := readFlagVariable(f.name)
+		if c.IsSet(f.name) || value != "" && (f.value || isTrue(value)) {
 			return fmt.Errorf("--%s: %s", f.name, f.reason)
 		}
 	}
-	if c.Bool("rocm") || isSet("ROCM") {
+	if isOn(c, "rocm") {
 		return errors.New("--rocm: there are no leases for AMD GPUs yet")
 	}
 	return nil

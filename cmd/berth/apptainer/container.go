@@ -127,7 +127,7 @@ func becomeCommand(c *cli.Context, conf berth.Config, wanted request.Request, is
 	if plan.mustCwd {
 		dirs = dirs[:1]
 	}
-	if c.Bool("no-umask") || isOn(c, "compat") {
+	if isOn(c, "no-umask") || isOn(c, "compat") {
 		umask = 0o022
 	}
 	at, err := box.Enter(dirs...)

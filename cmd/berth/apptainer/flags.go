@@ -85,7 +85,7 @@ func listRefusals() []refusal {
 		{"apply-cgroups", nil, true, limits},
 		{"network-args", nil, true, networks},
 		{"netns-path", nil, true, networks},
-		{"sharens", nil, false, "commands share no namespaces of their own; those of one instance do: instance://NAME"},
+		{"sharens", nil, false, "commands in an instance share its namespaces: berth apptainer instance start IMAGE NAME, and exec instance://NAME"},
 		{"fusemount", nil, true, "no file system is mounted for an image; one that is mounted on the host can be bound by --bind"},
 		{"docker-login", nil, false, login},
 		{"docker-username", nil, true, login},
@@ -95,7 +95,7 @@ func listRefusals() []refusal {
 		{"keep-privs", nil, false, "a process of an image has no rights that its user hasn't"},
 		{"add-caps", nil, true, "a process of an image has no rights that its user hasn't"},
 		{"allow-setuid", nil, false, "a process of an image has no rights that its user hasn't"},
-		{"security", nil, true, "there are no security options"},
+		{"security", nil, true, "a command has its caller's user id and SELinux and AppArmor labels, and no seccomp filter"},
 		{"pem-path", nil, true, "encrypted images can't be run"},
 		{"passphrase", nil, false, "encrypted images can't be run"},
 	}

@@ -1,7 +1,6 @@
 package apptainer
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
@@ -17,10 +16,10 @@ type namespaces struct {
 
 func chooseNamespaces(c *cli.Context) (namespaces, error) {
 	all := containsAll(c)
-	network := cmp.Or(c.String("network"), readVariable("NETWORK"))
+	network := readText(c, "network")
 	n := namespaces{
-		ipc: all || isOn(c, "ipc"), uts: c.Bool("uts") || c.IsSet("hostname"), pid: all || isOn(c, "pid"), net: isOn(c, "net") || network != "",
-		hostname: c.String("hostname"),
+		ipc: all || isOn(c, "ipc"), uts: isOn(c, "uts") || readText(c, "hostname") != "", pid: all || isOn(c, "pid"), net: isOn(c, "net") || network != "",
+		hostname: readText(c, "hostname"),
 	}
 	if n.net && network != "none" {
 		return n, errors.New("--net: the only network of its own is none: --network none")

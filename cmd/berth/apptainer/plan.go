@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/user"
 	"path"
@@ -68,7 +69,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	p := &plan{
 		verb: c.Command.Name, groups: readGroups(), image: c.Args().First(), words: c.Args().Tail(),
 		contained: isOn(c, "contain") || containsAll(c),
-		without:   splitWords(c, "no-mount"), dns: splitWords(c, "dns"), app: c.String("app"), shell: cmp.Or(c.String("shell"), readVariable("SHELL")),
+		without:   splitWords(c, "no-mount"), app: readText(c, "app"), shell: readText(c, "shell"),
 	}
 	if os.Getenv(instanceVariable) != "" && len(p.words) > 0 {
 		p.instance, p.words = p.words[0], p.words[1:]
@@ -76,18 +77,26 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	if len(p.words) > 0 && p.words[0] == "--" {
 		p.words = p.words[1:]
 	}
+	for _, name := range p.without {
+		if !path.IsAbs(name) && !slices.Contains(namedMounts(), name) && !isFirstProcess() { // the process outside has said it
+			verb.PrintError(fmt.Sprintf("--no-mount %s: there is no such mount: the names are %s", name, strings.Join(namedMounts(), ", ")))
+		}
+	}
 	p.user = findAccount()
-	p.fakeroot = c.Bool("fakeroot")
+	p.fakeroot = isOn(c, "fakeroot")
 	if p.fakeroot {
 		p.user.name, p.user.shell = "root", "/bin/sh"
 	}
-	p.scratch, p.workdir = splitWords(c, "scratch"), cmp.Or(c.String("workdir"), readVariable("WORKDIR"))
+	p.scratch, p.workdir = splitWords(c, "scratch"), readText(c, "workdir")
 	var err error
+	if p.dns, err = readAddresses(c); err != nil {
+		return nil, err
+	}
 	if p.spaces, err = chooseNamespaces(c); err != nil {
 		return nil, err
 	}
 	p.spaces.pid = p.spaces.pid || p.instance != ""
-	if p.spaces.pid && (p.instance != "" || !c.Bool("no-init") && !isSet("NOSHIMINIT") && !isOn(c, "compat")) {
+	if p.spaces.pid && (p.instance != "" || !isOn(c, "no-init") && !isOn(c, "compat")) {
 		if p.init, err = os.Executable(); err != nil {
 			return nil, err
 		}
@@ -96,10 +105,10 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 		p.callerCwd = ""
 	}
 	p.cwd = cmp.Or(p.callerCwd, p.user.dir)
-	if c.Bool("no-home") || isSet("NO_HOME") || path.Clean(p.user.dir) == "/" && !c.IsSet("home") {
+	if isOn(c, "no-home") || path.Clean(p.user.dir) == "/" && readText(c, "home") == "" {
 		p.without = append(p.without, "home")
 	}
-	if p.home, err = chooseHome(cmp.Or(c.String("home"), readVariable("HOME")), p.user.dir); err != nil {
+	if p.home, err = chooseHome(readText(c, "home"), p.user.dir); err != nil {
 		return nil, err
 	}
 	if p.fakeroot && !p.home.chosen {
@@ -111,7 +120,7 @@ func newPlan(c *cli.Context, devices bool) (*plan, error) {
 	if p.writes, err = chooseWrites(c); err != nil {
 		return nil, err
 	}
-	if dir := cmp.Or(c.String("pwd"), readVariable("PWD"), readVariable("CWD")); dir != "" {
+	if dir := readText(c, "pwd"); dir != "" {
 		p.cwd, p.mustCwd = dir, true
 	}
 	if err := p.readBinds(c); err != nil {
@@ -169,19 +178,27 @@ func chooseHome(words, own string) (homeDir, error) {
 	return homeDir{outside, path.Clean(inside), true}, nil
 }
 
-// splitWords returns the words of a flag that may be given several times, with commas or without.
-func splitWords(c *cli.Context, flag string) (all []string) {
-	for _, s := range c.StringSlice(flag) {
-		all = append(all, strings.FieldsFunc(s, func(r rune) bool { return r == ',' })...)
+// namedMounts are the names that --no-mount takes besides paths. Mounts of hostfs are never made.
+func namedMounts() []string {
+	return []string{"proc", "sys", "dev", "devpts", "tmp", "home", "cwd", "hostfs", "bind-paths"}
+}
+
+// readAddresses reads the name servers of --dns.
+func readAddresses(c *cli.Context) ([]string, error) {
+	all := splitWords(c, "dns")
+	for _, word := range all {
+		if _, err := netip.ParseAddr(word); err != nil {
+			return nil, fmt.Errorf("--dns %s: it is no IP address", word)
+		}
 	}
-	return all
+	return all, nil
 }
 
 // readBinds reads --bind, --mount, and their variables.
 func (p *plan) readBinds(c *cli.Context) error {
 	words := splitWords(c, "bind")
 	for _, name := range []string{"APPTAINER_BIND", "SINGULARITY_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BINDPATH"} {
-		words = append(words, strings.FieldsFunc(os.Getenv(name), func(r rune) bool { return r == ',' })...)
+		words = append(words, splitAtCommas(os.Getenv(name))...)
 	}
 	words = joinOptions(words)
 	for _, w := range words {
@@ -332,7 +349,7 @@ func readVariables(c *cli.Context, readsFile bool) (v variables, err error) {
 			}
 		}
 	}
-	if file := c.String("env-file"); file != "" && readsFile {
+	if file := readText(c, "env-file"); file != "" && readsFile {
 		data, err := readFile(file, maxEnvFile)
 		if err != nil {
 			return v, fmt.Errorf("--env-file: %w", err)

@@ -135,10 +135,14 @@ func instanceVerbs() *cli.Command {
 	return &cli.Command{
 		Name: "instance", Usage: "containers in the background", OnUsageError: wrongUsage,
 		Description: "An instance is a container that lives on in the background, with processes that it starts and that\n" +
-			"exec, run and shell add: instance://NAME is an IMAGE of these verbs. Devices that it leases are those of all its\nprocesses, until it ends.",
+			"exec, run and shell add: instance://NAME is an IMAGE of these verbs. Devices that it leases are those of all\n" +
+			"its processes, until it ends.",
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
 				return cli.ShowSubcommandHelp(c)
+			}
+			if c.Args().First() == "stats" {
+				return withCode(errors.New("apptainer instance stats: berth apptainer exec instance://NAME top shows an instance's processes"))
 			}
 			return withCode(verb.WrongCommandLine(c, fmt.Sprintf("there is no verb \"apptainer instance %s\"", c.Args().First())))
 		},
@@ -209,7 +213,7 @@ func startInstance(c *cli.Context) error {
 	if err := startOutside(c, record, name); err != nil {
 		return err
 	}
-	if file := c.String("pid-file"); file != "" {
+	if file := readText(c, "pid-file"); file != "" {
 		i, err := all.get(c.Context, name)
 		if err != nil {
 			return err

@@ -77,7 +77,7 @@ func joinInstance(c *cli.Context, conf berth.Config, name string) error {
 	if !plan.mustCwd {
 		dirs = append(dirs, i.Home, "/")
 	}
-	if c.Bool("no-umask") || isOn(c, "compat") {
+	if isOn(c, "no-umask") || isOn(c, "compat") {
 		unix.Umask(0o022)
 	}
 	join := enter.Join{
@@ -277,7 +277,11 @@ func stopInstances(c *cli.Context) error {
 	}
 	defer in.close()
 	if len(all) == 0 {
-		return verb.WithCode(codeUsage, errors.New("there is no such instance; berth apptainer instance list lists them"))
+		what := "there is no instance"
+		if pattern != "" {
+			what += " " + pattern
+		}
+		return verb.WithCode(codeUsage, errors.New(what+"; berth apptainer instance list lists them"))
 	}
 	kill := time.Now().Add(time.Duration(c.Int("timeout")) * time.Second)
 	for _, i := range all {

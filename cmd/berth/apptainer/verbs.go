@@ -51,7 +51,7 @@ func otherVerbs() map[string]string {
 		servers = "key servers aren't asked: gpg --recv-keys gets a key, and berth apptainer key import FILE takes it"
 		cache   = "berth images lists pulled images, berth prune --all removes them and pulled SIF files, and berth system df shows their disk space"
 		login   = "berth login REGISTRY logs in, berth logout REGISTRY logs out"
-		push    = "berth pushes no images"
+		push    = "berth pushes no images: apptainer, oras, skopeo and podman do"
 		library = "berth neither searches nor changes a library of SIF files; library://PATH is an image of it"
 		admin   = "there is no such setting: /etc/berth/config.toml has berth's"
 		sif     = "berth changes no SIF files; berth apptainer inspect shows one"
@@ -69,6 +69,8 @@ func reportVerb(c *cli.Context) error {
 	switch {
 	case c.Bool("version"):
 		return printVersion(c)
+	case name == "help" && c.Args().Get(1) != "":
+		return withCode(cli.ShowCommandHelp(c, c.Args().Get(1)))
 	case name == "" || name == "help":
 		return cli.ShowSubcommandHelp(c)
 	}

@@ -36,7 +36,7 @@ type overlayWord struct {
 }
 
 func chooseWrites(c *cli.Context) (w writes, err error) {
-	w.inPlace = c.Bool("writable") || isSet("WRITABLE")
+	w.inPlace = isOn(c, "writable")
 	w.allowed = w.inPlace || isOn(c, "writable-tmpfs") || isOn(c, "compat")
 	for _, word := range splitWords(c, "overlay") {
 		name, readOnly := strings.CutSuffix(word, ":ro")
