@@ -1,6 +1,7 @@
-// Package apptainer has Apptainer's verbs exec, run, shell and inspect. Images are SIF files, directories, and those that are unpacked into berth's
-// store. With the first three verbs the command becomes a process of the image, with this user's id, home and working directory, and with leased
-// devices. There is no container runtime, and no task that other verbs know: when a shell or a job runner ends the command, nothing is left.
+// Package apptainer has Apptainer's verbs: exec, run, shell and instance for containers, and pull, inspect, verify and key for images. Images are SIF
+// files, directories, and those that are unpacked into berth's store. A command becomes a process of the image, with this user's id, home and
+// working directory, and with leased devices. There is no container runtime, and no task that other verbs know: when a shell or a job runner ends the
+// command, nothing is left. Only an instance lives on.
 //
 // A user without root runs the same command line twice: outside a user namespace, where this process gets the image's mount (package
 // imagemount) and ends the lease later, and inside (package rootless), where it makes the container (package enter) and becomes the command.
