@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
@@ -44,7 +43,7 @@ func Serve(ctx context.Context, offset int64, socket string, idle time.Duration)
 
 // removeSocket removes this process's socket, which nobody answers any more, unless another process has replaced it.
 func removeSocket(ctx context.Context, socket string) (err error) {
-	l, err := lock.Create(ctx, lockOf(socket), 0o600, lock.Exclusive)
+	l, err := lockSocket(ctx, socket)
 	if err != nil {
 		return err
 	}
@@ -52,10 +51,10 @@ func removeSocket(ctx context.Context, socket string) (err error) {
 	if conn, err := dialSocket(socket); err == nil {
 		return conn.Close()
 	}
-	if err := os.Remove(socket); !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return nil
+	return os.Remove(lockOf(socket))
 }
 
 // closeInherited closes the files that this process has inherited from the one that has started it, but for its own, whose descriptors are below end: servers

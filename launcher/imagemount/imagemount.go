@@ -184,7 +184,7 @@ const (
 
 // startHolder starts a holder unless another process has done so meanwhile.
 func (c Client) startHolder(ctx context.Context, socket string, s Source) (err error) {
-	l, err := lock.Create(ctx, lockOf(socket), 0o600, lock.Exclusive)
+	l, err := lockSocket(ctx, socket)
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,20 @@ func (c Client) startHolder(ctx context.Context, socket string, s Source) (err e
 	return errors.New(string(said))
 }
 
-// lockOf returns the lock under which a socket is created and removed.
+// lockSocket takes the lock under which a socket is created and removed. The process that removes the socket removes the file of the lock, too.
+func lockSocket(ctx context.Context, socket string) (*lock.Lock, error) {
+	path := lockOf(socket)
+	for {
+		l, err := lock.Create(ctx, path, 0o600, lock.Exclusive)
+		if err != nil || lock.IsAt(int(l.File().Fd()), path) {
+			return l, err
+		}
+		if err := l.Close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
 func lockOf(socket string) string { return socket + ".lock" }
 
 const (

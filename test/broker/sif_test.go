@@ -182,6 +182,9 @@ func TestSIFMounts(t *testing.T) {
 	rig.WaitUntil(t, "no process of the image is left", func() bool {
 		return h.Do(t, "sh", "-c", "pgrep -f 'hold-image [0-9]+ "+h.dir+"' || true") == ""
 	})
+	if left := h.Do(t, "find", h.dir, "-path", "*/images/*", "-type", "f", "-o", "-type", "s"); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
 }
 
 // TestSIFMountStays: commands that follow one another share a mount: the process that holds it outlives the command that has started it.
