@@ -107,7 +107,7 @@ func newApp() *cli.App {
 			apptainer.Command(), nvidiacli.Command(), node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
 			setup.CDICommand(), node.DiscoverCommand(), lease.RepairCommand(),
 			setup.Command(), guard.Command(), doctor.Command(), node.InfoCommand(), node.VersionCommand(),
-			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), apptainer.HoldCommand(), apptainer.StackCommand(), apptainer.InitCommand(), apptainer.UnpackCommand(), run.LaunchCommand(), rootless.TryCommand(),
+			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), apptainer.HoldCommand(), apptainer.StackCommand(), apptainer.InitCommand(), apptainer.JoinCommand(), apptainer.UnpackCommand(), run.LaunchCommand(), rootless.TryCommand(),
 		})),
 	}
 }

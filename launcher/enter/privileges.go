@@ -37,8 +37,15 @@ func DropPrivileges(asRoot bool) error {
 	if asRoot && userns.IsInside() {
 		return nil
 	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&head, &have[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
 	keep := keptCapabilities()
-	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+	// A process without capabilities can't change its bounding set, and needs not: its programs gain none, because of no_new_privs.
+	hasSome := have[0].Permitted|have[1].Permitted != 0
+	for c := uintptr(0); hasSome && c <= unix.CAP_LAST_CAP; c++ {
 		if slices.Contains(keep, c) {
 			continue
 		}
@@ -48,11 +55,6 @@ func DropPrivileges(asRoot bool) error {
 	}
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("drop ambient capabilities: %w", err)
-	}
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var have [2]unix.CapUserData
-	if err := unix.Capget(&head, &have[0]); err != nil {
-		return fmt.Errorf("read capabilities: %w", err)
 	}
 	for i := range have {
 		have[i].Inheritable = 0

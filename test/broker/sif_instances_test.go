@@ -324,6 +324,36 @@ func TestInstanceOfAnother(t *testing.T) {
 	}
 }
 
+// TestInstanceApart: a program in an instance, with all capabilities that it can have there, gets no open file of berth's from the processes that join it: a directory
+// among them would lead to the files of the user from which --containall keeps it.
+func TestInstanceApart(t *testing.T) {
+	program, err := shared.Compile("peek", "testdata/peek.c", "-static")
+	rig.Must(t, err)
+	peek, err := os.ReadFile(program)
+	rig.Must(t, err)
+	files := instanceFiles()
+	files["bin/peek"] = string(peek)
+	h, image := sifHome(t, files)
+	h.endInstances()
+	rig.Must(t, os.WriteFile(filepath.Join(h.dir, "secret-of-alice"), nil, 0o644))
+	for _, flags := range []string{"--fakeroot --containall", "--containall"} {
+		h.instance(append(append([]string{"run"}, strings.Fields(flags)...), image, "one", "peek", "secret-of-alice")...)
+		log := h.instances()[0].LogOut
+		rig.WaitUntil(t, "the program looks", func() bool {
+			text, err := os.ReadFile(log)
+			return err == nil && strings.HasSuffix(string(text), "looks\n")
+		})
+		for range 30 {
+			h.wantSaid(flags, h.run(alice, append([]string{"env", "-C", "/"}, h.apptainer("exec", "instance://one", "true")...)...), rig.Said{})
+		}
+		if text, err := os.ReadFile(log); err != nil || strings.Contains(string(text), "found") {
+			t.Errorf("%s: the program has reached the user's files: %q, %v", flags, text, err)
+		}
+		h.instance("stop", "-F", "one")
+		rig.Must(t, os.Remove(log))
+	}
+}
+
 // TestInstanceUsers: root lists and ends instances of a user, by a process of that user.
 func TestInstanceUsers(t *testing.T) {
 	h, image := sifHome(t, instanceFiles())
@@ -348,4 +378,110 @@ func TestInstanceUsers(t *testing.T) {
 		t.Errorf("stop: %+v", got)
 	}
 	h.waitForLeases(0)
+}
+
+// TestInstanceTerminal: a command in an instance is a job of the caller's shell, as one without an instance.
+func TestInstanceTerminal(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.endInstances()
+	h.instance("start", image, "one")
+	x := h.openTerminal(image)
+	for range 3 {
+		x.controlJob("$berth apptainer exec instance://one")
+	}
+	x.types("$berth apptainer exec instance://one sh -c 'echo a''gain; exec sleep 1000'")
+	x.shows("again")
+	x.tmux("send-keys", "C-c")
+	x.types("echo code $? en''d")
+	x.shows("code 130 end")
+}
+
+// TestInstanceJoin: a command that joins an instance is a child of its launcher with the launcher's open files alone, and no other process is left
+// beside it. Arguments are passed on byte by byte. It can be stopped and continued from the inside.
+func TestInstanceJoin(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.endInstances()
+	h.instance("start", "--nv", image, "one")
+	list := []string{"sh", "-c", "ls /proc/$$/fd; echo error >&2"}
+	for _, tt := range []struct {
+		what string
+		argv []string
+		want rig.Said
+	}{
+		{"open files", list, h.run(alice, list...)},
+		{"bytes", []string{"echo", "\xff\n$A"}, rig.Said{Out: "\xff\n$A\n"}},
+		{"much", []string{"sh", "-c", "echo ${#1}", "sh", strings.Repeat("a", 100_000)}, rig.Said{Out: "100000\n"}},
+		{"stopped from the inside", []string{"sh", "-c", "(sleep 0.1; kill -CONT $$) & kill -STOP $$; exit 3"}, rig.Said{Code: 3}},
+		{"not a program", []string{"/etc/passwd"}, rig.Said{Code: 255, Err: "berth: /etc/passwd: permission denied\n"}},
+	} {
+		h.wantSaid(tt.what, h.run(alice, h.apptainer(append([]string{"exec", "instance://one"}, tt.argv...)...)...), tt.want)
+	}
+	sleep := fmt.Sprintf("2%07d", os.Getpid())
+	find := func(line string) []string { return strings.Fields(h.Do(t, "sh", "-c", "pgrep -f '"+line+"' || true")) }
+	joined := h.start(alice, h.apptainer("exec", "instance://one", "sleep", sleep)...)
+	var pids []string
+	rig.WaitUntil(t, "the command runs", func() bool {
+		pids = find("^sleep " + sleep)
+		return len(pids) == 1
+	})
+	pid, err := strconv.Atoi(pids[0])
+	rig.Must(t, err)
+	launcher, err := process.Parent("/proc", pid)
+	rig.Must(t, err)
+	if children := process.Children("/proc", launcher); len(children) != 1 {
+		t.Errorf("children of the launcher: %v, the command is %d", children, pid)
+	}
+	rig.Must(t, joined.Cmd.Process.Kill())
+	joined.Wait(t)
+	for i := range 30 { // while it joins
+		launcher := h.start(alice, h.apptainer("exec", "instance://one", "sleep", sleep)...)
+		time.Sleep(time.Duration(i) * 5 * time.Millisecond)
+		_ = launcher.Cmd.Process.Kill() // it may have ended
+		launcher.Wait(t)
+		rig.WaitUntil(t, "no process is left", func() bool { return len(find("^(sleep "+sleep+"|berth join |nsenter .*berth-init)")) == 0 })
+	}
+}
+
+// TestInstanceJoinEnvironment: neither the caller's environment nor that of the command is one of nsenter, which the dynamic linker would read: nsenter runs outside of
+// the container at first.
+func TestInstanceJoinEnvironment(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.endInstances()
+	h.instance("start", image, "one")
+	debug := filepath.Join(h.dir, "debug")
+	settings := []string{"LD_DEBUG=files", "LD_DEBUG_OUTPUT=" + debug}
+	written := func(words ...string) int {
+		t.Helper()
+		if got := h.run(alice, words...); got.Code != 0 {
+			t.Fatalf("%q: %+v", words, got)
+		}
+		files, err := filepath.Glob(debug + ".*")
+		rig.Must(t, err)
+		n := 0
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			rig.Must(t, err)
+			n += strings.Count(string(text), "transferring control: nsenter\n")
+		}
+		return n
+	}
+	words := h.apptainer("exec", "--env", strings.Join(settings, ","), "instance://one", "true")[2:]
+	if n := written(append([]string{"env", "HOME=" + h.dir, settings[0], settings[1]}, words...)...); n != 0 {
+		t.Errorf("%d nsenter have read the environment", n)
+	}
+	if n := written("env", settings[0], settings[1], "nsenter", "--version"); n != 1 {
+		t.Errorf("outside: %d nsenter have read the environment", n)
+	}
+}
+
+// TestInstanceNameAfterKill: the name of an instance whose first process was killed is free at once.
+func TestInstanceNameAfterKill(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.endInstances()
+	for range 5 {
+		h.instance("start", "--nv", image, "one")
+		rig.Must(t, unix.Kill(h.instances()[0].PID, unix.SIGKILL))
+		h.instance("start", "--nv", image, "one")
+		h.instance("stop", "one")
+	}
 }

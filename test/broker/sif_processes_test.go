@@ -135,54 +135,78 @@ func TestSIFSignals(t *testing.T) {
 	}
 }
 
+// terminal is a user's shell in a terminal.
+type terminal struct {
+	h      home
+	socket string
+}
+
+// openTerminal starts a shell, in which $berth and $image are set.
+func (h home) openTerminal(image string) terminal {
+	h.t.Helper()
+	x := terminal{h, filepath.Join(h.dir, "tmux")}
+	x.tmux("-f", "/dev/null", "new-session", "-d", "-x", "150", "-y", "50", "env", "HOME="+h.dir, "PS1=out> ", "berth="+h.Berth, "image="+image, "bash", "--norc", "--noprofile")
+	h.t.Cleanup(func() { x.tmux("kill-server") })
+	x.shows("out>")
+	return x
+}
+
+func (x terminal) tmux(words ...string) string {
+	x.h.t.Helper()
+	words = as(alice, append([]string{"tmux", "-S", x.socket}, words...)...)
+	return x.h.Do(x.h.t, words[0], words[1:]...)
+}
+
+// shows waits until the terminal shows a text.
+func (x terminal) shows(text string) {
+	x.h.t.Helper()
+	seen := ""
+	defer func() {
+		if x.h.t.Failed() {
+			x.h.t.Log(seen)
+		}
+	}()
+	rig.WaitUntil(x.h.t, "the terminal shows "+text, func() bool {
+		seen = x.tmux("capture-pane", "-p", "-J", "-S", "-")
+		return strings.Contains(seen, text)
+	})
+}
+
+func (x terminal) types(line string) {
+	x.h.t.Helper()
+	x.tmux("send-keys", "-l", line)
+	x.tmux("send-keys", "Enter")
+}
+
+// controlJob checks that a command is interrupted, stopped and continued by the terminal's keys, and gets each signal once. exec is the command line before
+// a command.
+func (x terminal) controlJob(exec string) {
+	x.h.t.Helper()
+	x.types(`clear; ` + exec + ` sh -c 'n=0; trap "n=\$((n + 1))" INT; trap "echo go""t \$n; exit 9" QUIT; echo be""gun; while :; do sleep 0.01; done'`)
+	x.shows("begun")
+	x.tmux("send-keys", "C-z")
+	x.shows("Stopped")
+	x.types("fg; echo code $? en''d")
+	x.shows("fg;")
+	x.tmux("send-keys", "C-c")
+	x.tmux("send-keys", "C-\\")
+	x.shows("got 1")
+	x.shows("code 9 end")
+}
+
 // TestSIFTerminal: a shell's job with a PID namespace is interrupted, stopped and continued by the terminal's keys, and gets each signal once.
 func TestSIFTerminal(t *testing.T) {
 	h, image := sifHome(t, nil)
-	socket := filepath.Join(h.dir, "tmux")
-	tmux := func(words ...string) string {
-		t.Helper()
-		words = as(alice, append([]string{"tmux", "-S", socket}, words...)...)
-		return h.Do(t, words[0], words[1:]...)
-	}
-	shows := func(text string) {
-		t.Helper()
-		seen := ""
-		defer func() {
-			if t.Failed() {
-				t.Log(seen)
-			}
-		}()
-		rig.WaitUntil(t, "the terminal shows "+text, func() bool {
-			seen = tmux("capture-pane", "-p", "-J", "-S", "-")
-			return strings.Contains(seen, text)
-		})
-	}
-	types := func(line string) {
-		t.Helper()
-		tmux("send-keys", "-l", line)
-		tmux("send-keys", "Enter")
-	}
-	tmux("-f", "/dev/null", "new-session", "-d", "-x", "150", "-y", "50", "env", "HOME="+h.dir, "PS1=out> ", "berth="+h.Berth, "image="+image, "bash", "--norc", "--noprofile")
-	defer tmux("kill-server")
-	shows("out>")
+	x := h.openTerminal(image)
 	for _, flag := range []string{"--pid", "--compat"} {
-		types(`clear; $berth apptainer exec ` + flag + ` $image sh -c 'n=0; trap "n=\$((n + 1))" INT; trap "echo go""t \$n; exit 9" QUIT; echo be""gun; while :; do sleep 0.01; done'`)
-		shows("begun")
-		tmux("send-keys", "C-z")
-		shows("Stopped")
-		types("fg; echo code $? en''d")
-		shows("fg;")
-		tmux("send-keys", "C-c")
-		tmux("send-keys", "C-\\")
-		shows("got 1")
-		shows("code 9 end")
+		x.controlJob("$berth apptainer exec " + flag + " $image")
 	}
-	types("$berth apptainer exec --pid $image sh -c 'echo a''gain; exec sleep 1000'; echo code $? en''d")
-	shows("again")
-	tmux("send-keys", "C-c")
-	shows("code 130 end")
-	types("$berth apptainer exec --pid $image sh -c 'sleep 0.5; echo b''ack' & echo fr''ont; wait; echo code $? wait''ed")
-	shows("front")
-	shows("back")
-	shows("code 0 waited")
+	x.types("$berth apptainer exec --pid $image sh -c 'echo a''gain; exec sleep 1000'; echo code $? en''d")
+	x.shows("again")
+	x.tmux("send-keys", "C-c")
+	x.shows("code 130 end")
+	x.types("$berth apptainer exec --pid $image sh -c 'sleep 0.5; echo b''ack' & echo fr''ont; wait; echo code $? wait''ed")
+	x.shows("front")
+	x.shows("back")
+	x.shows("code 0 waited")
 }

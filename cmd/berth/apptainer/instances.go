@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -104,8 +105,43 @@ func checkInstanceName(name string) error {
 	return nil
 }
 
-// reserve creates and locks the file of a name. Its error Is errTaken if there is an instance of that name.
-func (s instances) reserve(ctx context.Context, name string) (f *os.File, err error) {
+// reserve creates and locks the file of a name. Its error Is errTaken if there is an instance of that name. It waits for the processes outside of an instance
+// whose first process has ended.
+func (s instances) reserve(ctx context.Context, name string) (*os.File, error) {
+	for deadline := time.Now().Add(killTime); ; {
+		f, err := s.tryReserve(ctx, name)
+		if !errors.Is(err, errTaken) || !s.isEnding(name) || time.Now().After(deadline) {
+			return f, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(endPause):
+		}
+	}
+}
+
+// isEnding reports whether the record of a name says a first process that has ended, or that ends within endTime.
+func (s instances) isEnding(name string) bool {
+	f, err := s.openRecord(name, 0)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	defer f.Close() // only read
+	var i instance
+	data, err := smallfile.ReadFD(int(f.Fd()), maxRecord, maxRecord)
+	if err != nil || json.Unmarshal(data, &i) != nil { // it is being started
+		return false
+	}
+	for end := time.Now().Add(endTime); process.Lives("/proc", i.PID, i.Start); time.Sleep(endPause) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s instances) tryReserve(ctx context.Context, name string) (f *os.File, err error) {
 	err = s.withLock(ctx, func() error {
 		if f, err = s.openRecord(name, unix.O_CREAT); err != nil {
 			return err

@@ -27,7 +27,6 @@ import (
 	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/hostprocess"
-	"github.com/berth-gpu/berth/launcher/enter"
 )
 
 // joinInstance runs a command in an instance. Flags for the container itself have no effect, as with Apptainer.
@@ -80,13 +79,13 @@ func joinInstance(c *cli.Context, conf berth.Config, name string) error {
 	if isOn(c, "no-umask") || isOn(c, "compat") {
 		unix.Umask(0o022)
 	}
-	join := enter.Join{
-		First: first, PID: i.PID, Argv: argv, Env: env, Dirs: dirs, AsRoot: i.FakeRoot,
-		Place: func(pid int) error { return placeBeside(c.Context, conf, pid, i.PID) },
+	program := join{
+		first: first, pid: i.PID, request: joinRequest{Argv: argv, Env: env, Dirs: dirs, AsRoot: i.FakeRoot},
+		place: func(pid int) error { return placeBeside(c.Context, conf, pid, i.PID) },
 	}
-	runtime.LockOSThread() // the command ends with the thread
+	runtime.LockOSThread() // the processes that enter the container end with the thread
 	return verb.RunProcess(c.Context, func() (*os.Process, error) {
-		child, at, err := join.Start()
+		child, at, err := program.start()
 		if err == nil && at > 0 {
 			plan.remarkDirectory(dirs[at])
 		}
@@ -330,6 +329,12 @@ func (i instance) signal(sig unix.Signal) error {
 // killTime is how long processes that were killed may need to end.
 const killTime = 10 * time.Second
 
+// endPause is how often a command looks whether an instance has ended, and endTime how long a killed process may need to be seen as one that has ended.
+const (
+	endPause = 20 * time.Millisecond
+	endTime  = 200 * time.Millisecond
+)
+
 // endInstance waits for the end of an instance, which it kills at a time.
 func (s instances) endInstance(ctx context.Context, i instance, kill time.Time) error {
 	for killed := false; ; {
@@ -350,7 +355,7 @@ func (s instances) endInstance(ctx context.Context, i instance, kill time.Time) 
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(endPause):
 		}
 	}
 }
