@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/ProtonMail/go-crypto/openpgp/packet"
 	"github.com/sylabs/sif/v2/pkg/integrity"
 	"github.com/sylabs/sif/v2/pkg/sif"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/test/rig"
 )
@@ -143,5 +145,47 @@ func TestSIFSigned(t *testing.T) {
 		if got := h.run(alice, h.words("--config", config, "apptainer", "exec", good, "true")...); got.Code != 255 || !strings.Contains(got.Err, what) {
 			t.Errorf("%+v, want %q", got, what)
 		}
+	}
+}
+
+// TestSIFSignedSwapped: a link to a signed file that its owner leads to another file, when the first one has been opened, gives a command no other image,
+// also where the image is unpacked.
+func TestSIFSignedSwapped(t *testing.T) {
+	const carol = 4801
+	h, plain := sifHome(t, nil)
+	ann := newKey(t, "ann")
+	good := changeSIF(t, plain, func(f *sif.FileImage) error {
+		s, err := integrity.NewSigner(f, integrity.OptSignWithEntity(ann))
+		if err != nil {
+			return err
+		}
+		return s.Sign()
+	})
+	evil := packUnusual(t, "echo >evil")
+	dir := filepath.Dir(plain)
+	rig.Must(t, os.Chown(evil, carol, carol))
+	var ring bytes.Buffer
+	rig.Must(t, ann.Serialize(&ring))
+	keys, config, link, other := filepath.Join(dir, "keys"), filepath.Join(dir, "config.toml"), filepath.Join(dir, "link.sif"), filepath.Join(dir, "other.sif")
+	rig.Must(t, os.WriteFile(keys, ring.Bytes(), 0o644))
+	rig.Must(t, os.WriteFile(config, fmt.Appendf(nil, "[apptainer]\nsigned_by = [\"%x\"]\nkeyring = %q\n", ann.PrimaryKey.Fingerprint, keys), 0o644))
+	const command = "test ! -e /evil && echo signed"
+	for _, words := range [][]string{{}, {"--unsquash"}} {
+		rig.Must(t, os.RemoveAll(link))
+		rig.Must(t, os.Symlink(good, link))
+		rig.Must(t, os.Symlink(evil, other))
+		opened, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		rig.Must(t, err)
+		_, err = unix.InotifyAddWatch(opened, good, unix.IN_OPEN)
+		rig.Must(t, err)
+		swapped := make(chan error, 1)
+		go func() {
+			_, err := unix.Read(opened, make([]byte, unix.SizeofInotifyEvent))
+			swapped <- cmp.Or(err, os.Rename(other, link))
+		}()
+		words = append(append([]string{"--config", config, "apptainer", "exec"}, words...), link, "sh", "-c", command)
+		h.wantSaid("a swapped link", withoutUnpacking(h.run(alice, h.words(words...)...)), rig.Said{Out: "signed\n"})
+		rig.Must(t, <-swapped)
+		rig.Must(t, unix.Close(opened))
 	}
 }

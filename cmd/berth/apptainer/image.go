@@ -225,18 +225,43 @@ func (i image) unpack(c *cli.Context, conf berth.Config, wanted bool) (got conte
 	if err != nil {
 		return got, nil, err
 	}
-	return unpackReference(c, conf, sifScheme+path, store.Never)
+	fd, err := rootless.Inherit(i.file)
+	if err != nil {
+		return got, nil, err
+	}
+	defer unix.Close(fd) // a copy
+	return unpackReference(c, conf, fmt.Sprintf("%s%d:%s", sifScheme, fd, path), store.Never)
 }
 
-// sifScheme begins a SIF file's reference in the command line of the process that unpacks it.
+// sifScheme begins the reference of an open SIF file for the process that unpacks it. The number of a file descriptor follows, and the path, which is only shown: it
+// can lead to another file by then, whose signatures nobody has verified.
 const sifScheme = "sif:"
 
-// openSIF opens a SIF file as an image of the store. closeFile closes the file after the image.
-func openSIF(c *cli.Context, at store.Store, path string) (img *store.Image, closeFile func(), err error) {
-	i, err := openImage(path)
+// openPassed opens a SIF file again by what follows sifScheme.
+func openPassed(passed string) (i image, err error) {
+	number, path, _ := strings.Cut(passed, ":")
+	fd, err := strconv.Atoi(number)
+	if err == nil {
+		fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) //nolint:gosec // a descriptor
+	}
+	if err != nil {
+		return i, fmt.Errorf("%s: %w", path, err)
+	}
+	i.file = os.NewFile(uintptr(fd), path) //nolint:gosec // not negative
+	if i.sif, err = sif.Read(i.file); err != nil {
+		return i, errors.Join(fmt.Errorf("%s: %w", path, err), i.file.Close())
+	}
+	i.offset = i.sif.Root.Offset
+	return i, nil
+}
+
+// openSIF opens a SIF file as an image of the store, by what follows sifScheme. closeFile closes the file after the image.
+func openSIF(c *cli.Context, at store.Store, passed string) (img *store.Image, closeFile func(), err error) {
+	i, err := openPassed(passed)
 	if err != nil {
 		return nil, nil, err
 	}
+	path := i.file.Name()
 	last := time.Now()
 	img, err = at.OpenSquashfs(c.Context, i.file, i.offset, i.sif.Root.Size, path, func(done, total int64) {
 		if time.Since(last) >= time.Second {

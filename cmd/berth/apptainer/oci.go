@@ -137,10 +137,10 @@ func unpackReference(c *cli.Context, conf berth.Config, ref string, when store.P
 func unpackInto(c *cli.Context, conf berth.Config, at store.Store, ref string, when store.Pull, use string) (got content, err error) {
 	progress := backend.PrintUnpacking(time.Now())
 	var img *store.Image
-	path, isSIF := strings.CutPrefix(ref, sifScheme)
+	passed, isSIF := strings.CutPrefix(ref, sifScheme)
 	if isSIF {
 		var closeFile func()
-		if img, closeFile, err = openSIF(c, at, path); err == nil {
+		if img, closeFile, err = openSIF(c, at, passed); err == nil {
 			defer closeFile()
 		}
 	} else {
@@ -160,11 +160,11 @@ func unpackInto(c *cli.Context, conf berth.Config, at store.Store, ref string, w
 // findUnpacked sets got for an image all of whose layers are unpacked, and reports whether it is one: then no process is needed that may unpack them. Archives aren't
 // looked into, because compressed ones have to be decompressed.
 func findUnpacked(c *cli.Context, at store.Store, ref, use string, got *content) bool {
-	path, isSIF := strings.CutPrefix(ref, sifScheme)
+	passed, isSIF := strings.CutPrefix(ref, sifScheme)
 	var img *store.Image
 	switch {
 	case isSIF:
-		i, err := openImage(path)
+		i, err := openPassed(passed)
 		if err != nil {
 			return false
 		}
@@ -172,7 +172,7 @@ func findUnpacked(c *cli.Context, at store.Store, ref, use string, got *content)
 		if !at.HasSquashfs(i.file, i.offset) {
 			return false
 		}
-		img, err = at.OpenSquashfs(c.Context, i.file, i.offset, i.sif.Root.Size, path, nil)
+		img, err = at.OpenSquashfs(c.Context, i.file, i.offset, i.sif.Root.Size, i.file.Name(), nil)
 		if err != nil {
 			return false
 		}
