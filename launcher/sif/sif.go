@@ -12,10 +12,12 @@
 package sif
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/sylabs/sif/v2/pkg/sif"
@@ -34,7 +36,7 @@ type Image struct {
 	Signed            bool      // there is a signature; it has not been verified
 
 	Root     Partition   // squashfs, with a valid superblock
-	Overlays []Partition // to be mounted above Root, in the order of the file
+	Overlays []Partition // to be mounted above Root, in the order of their ids
 	Objects  []Object    // all data objects, also those of the partitions
 }
 
@@ -92,6 +94,8 @@ func read(r io.ReaderAt, size int64) (Image, error) {
 		image.Signed = image.Signed || d.DataType() == sif.DataSignature
 		return false
 	})
+	// The order in which programs write them. Signatures cover it, and not the order of the descriptors in the file.
+	slices.SortStableFunc(descriptors, func(a, b sif.Descriptor) int { return cmp.Compare(a.ID(), b.ID()) })
 	if err := image.findPartitions(r, descriptors); err != nil {
 		return Image{}, err
 	}

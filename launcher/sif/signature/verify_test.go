@@ -233,6 +233,26 @@ func TestCheckPlaces(t *testing.T) {
 	}
 }
 
+// TestCheckOrder: a signature covers which of several overlays hides the others, whatever the order of the descriptors.
+func TestCheckOrder(t *testing.T) {
+	ann, ring := newKey(t, "ann", packet.Config{})
+	overlay := func(text string) library.DescriptorInput {
+		return input(t, library.DataPartition, []byte(text), library.OptPartitionMetadata(library.FsExt3, library.PartOverlay, "arm64"))
+	}
+	good := sign(t, write(t, root(t), overlay("below"), overlay("above")), integrity.OptSignWithEntity(ann))
+	want := partitions(t, good)
+	const size, tableAt, second = 585, 96, 1 // of the library's descriptors, its header's offset of them, and the first overlay's index
+	at := binary.LittleEndian.Uint64(good[tableAt:]) + second*size
+	swapped := slices.Concat(good[:at], good[at+size:at+2*size], good[at:at+size], good[at+2*size:])
+	got := partitions(t, swapped)
+	if err := Check(t.Context(), newFile(t, swapped), sif.Verification{Keyrings: []string{writeRing(t, ring)}, Covered: got}); err != nil {
+		t.Fatal(err) // another kind of file would show nothing
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("another order of overlays is accepted: %s", diff)
+	}
+}
+
 // newSigner makes a key that isn't an OpenPGP key, and a file with its public part.
 func newSigner(t *testing.T) (signature.Signer, string) {
 	t.Helper()
