@@ -371,6 +371,15 @@ func TestInstanceUsers(t *testing.T) {
 	if got.Code != 0 || !strings.Contains(got.Out, "\none              "+pid+" ") {
 		t.Errorf("list: %+v", got)
 	}
+	locks, err := filepath.Glob(h.dir + "/.local/share/berth/instances/*/.lock")
+	rig.Must(t, err)
+	lock := locks[0]
+	holder := h.start(alice, "flock", "--no-fork", lock, "sleep", "1000")
+	rig.WaitUntil(t, "the lock is taken", func() bool { return h.run(alice, "flock", "--nonblock", lock, "true").Code != 0 })
+	h.wantSaid("a user who keeps the process waiting", h.Run(t, h.Command("timeout", "60", h.Berth, "apptainer", "instance", "list", "--user", "alice")),
+		rig.Said{Code: 255, Err: "berth: a process of user alice doesn't answer\n"})
+	rig.Must(t, holder.Cmd.Process.Kill())
+	holder.Wait(t)
 	if got := h.run(bob, h.Berth, "apptainer", "instance", "list", "--user", "alice"); got.Code != 255 || got.Out != "" {
 		t.Errorf("another user lists: %+v", got)
 	}

@@ -218,21 +218,45 @@ func runForUser(c *cli.Context, flags ...string) error {
 			words = append(words, fmt.Sprintf("--%s=%v", name, c.Value(name)))
 		}
 	}
+	limit := answerTime
+	if c.Command.Name == "stop" {
+		limit += time.Duration(c.Int("timeout"))*time.Second + killTime
+	}
+	ctx, cancel := context.WithTimeoutCause(c.Context, limit, fmt.Errorf("a process of user %s doesn't answer", u.Username))
+	defer cancel()
 	var out, said limitedText
-	cmd := exec.CommandContext(c.Context, "/proc/self/exe")
-	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr = append(words, c.Args().Slice()...), "/", &out, &said
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = append(words, c.Args().Slice()...), "/", &out, &said, endTime
 	cmd.Env = []string{"HOME=" + u.HomeDir, "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
-	if err = process.StartApart(cmd); err == nil {
-		err = cmd.Wait()
+	if err := process.StartApart(cmd); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	stuck := make(chan bool)
+	context.AfterFunc(ctx, func() {
+		time.Sleep(2 * endTime)
+		close(stuck)
+	})
+	select {
+	case <-ended: // its state and what it has said say more
+	case <-stuck: // in a system call on a file system of the user's
+		return context.Cause(ctx)
 	}
 	printLines(os.Stdout, out.String())
 	printLines(os.Stderr, said.String())
-	if cmd.ProcessState == nil {
-		return err
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	return verb.ChildExit(cmd.ProcessState)
 }
+
+// A process of another user answers within answerTime, and ends within endTime when it is killed. Its user may stop it, or pass on its output.
+const (
+	answerTime = 10 * time.Second
+	endTime    = time.Second
+)
 
 // limitedText is the output of another user's process.
 type limitedText struct{ strings.Builder }
