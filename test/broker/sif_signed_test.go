@@ -189,3 +189,38 @@ func TestSIFSignedSwapped(t *testing.T) {
 		rig.Must(t, unix.Close(opened))
 	}
 }
+
+// TestSIFSignedServed: a file of a file system that another user serves isn't root's because that user says so.
+func TestSIFSignedServed(t *testing.T) {
+	const carol = 4801
+	h, plain := sifHome(t, nil)
+	ann := newKey(t, "ann")
+	good := changeSIF(t, plain, func(f *sif.FileImage) error {
+		s, err := integrity.NewSigner(f, integrity.OptSignWithEntity(ann))
+		if err != nil {
+			return err
+		}
+		return s.Sign()
+	})
+	dir := filepath.Dir(plain)
+	var ring bytes.Buffer
+	rig.Must(t, ann.Serialize(&ring))
+	keys, config, files, system, at := filepath.Join(dir, "keys"), filepath.Join(dir, "config.toml"), filepath.Join(dir, "files"), filepath.Join(dir, "system"), filepath.Join(dir, "at")
+	rig.Must(t, os.WriteFile(keys, ring.Bytes(), 0o644))
+	rig.Must(t, os.WriteFile(config, fmt.Appendf(nil, "[apptainer]\nsigned_by = [\"%x\"]\nkeyring = %q\n", ann.PrimaryKey.Fingerprint, keys), 0o644))
+	h.Do(t, "sh", "-ec", `mkdir "$0" "$1"; cp "$2" "$0/image.sif"; chown 4801:4801 "$1"; mksquashfs "$0" "$3" -all-root -noappend -quiet -no-progress
+		for name in passwd fuse.conf; do cp /etc/$name "$0.$name"; chmod 644 "$0.$name"; done
+		echo carol:x:4801:4801::/:/bin/sh >>"$0.passwd"; echo user_allow_other >>"$0.fuse.conf"
+		for name in passwd fuse.conf; do mount --bind "$0.$name" /etc/$name; done`, files, at, good, system)
+	t.Cleanup(func() { h.Do(t, "umount", "--lazy", "/etc/passwd", "/etc/fuse.conf", at) })
+	if got := h.run(carol, "squashfuse_ll", "-o", "allow_other", system, at); got.Code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	image := filepath.Join(at, "image.sif")
+	h.wantSaid("served by another user", h.run(alice, h.words("--config", config, "apptainer", "exec", image, "echo", "ran")...), rig.Said{
+		Code: 255, Err: "berth: " + image + ": images have to be signed here: user 4801, who serves its file system, could change it after its signature was verified: cp makes a copy of your own\n",
+	})
+	h.Do(t, "umount", "--lazy", at)
+	h.Do(t, "squashfuse_ll", "-o", "allow_other", system, at) // of root's
+	h.wantSaid("served by root", h.run(alice, h.words("--config", config, "apptainer", "exec", image, "echo", "ran")...), rig.Said{Out: "ran\n"})
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/internal/printable"
+	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/launcher/sif"
 )
 
@@ -200,12 +201,47 @@ func checkWriters(f *os.File) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
+	isTrusted := func(uid int) bool { return uid == 0 || uid == os.Geteuid() }
 	const byOthers = 0o022
 	switch {
-	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+	case !isTrusted(int(st.Uid)):
 		return fmt.Errorf("its owner, user %d, could change it after its signature was verified: cp makes a copy of your own", st.Uid)
 	case st.Mode&byOthers != 0:
 		return errors.New("others could change it after its signature was verified: chmod go-w")
 	}
-	return nil
+	server, found, err := findServer(f)
+	if err == nil && found && !isTrusted(server) {
+		err = fmt.Errorf("user %d, who serves its file system, could change it after its signature was verified: cp makes a copy of your own", server)
+	}
+	return err
+}
+
+// findServer returns the user who has mounted a file's file system, if a process serves it (FUSE): such a process also says who owns the file.
+func findServer(f *os.File) (uid int, found bool, err error) {
+	var system unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &system); err != nil || system.Type != unix.FUSE_SUPER_MAGIC {
+		return 0, false, err
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
+		return 0, false, fmt.Errorf("find its mount: %w", err)
+	}
+	const maxMountInfo = 4 << 20
+	table, err := smallfile.Read("/proc/self/mountinfo", maxMountInfo)
+	if err != nil {
+		return 0, false, err
+	}
+	for line := range strings.Lines(string(table)) {
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] != strconv.FormatUint(st.Mnt_id, 10) {
+			continue
+		}
+		for option := range strings.SplitSeq(words[len(words)-1], ",") { // those of the file system
+			if id, isUser := strings.CutPrefix(option, "user_id="); isUser {
+				uid, err = strconv.Atoi(id)
+				return uid, true, err
+			}
+		}
+	}
+	return 0, false, errors.New("nothing says who serves its file system (FUSE): cp makes a copy of your own")
 }
