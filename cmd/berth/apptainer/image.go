@@ -229,7 +229,7 @@ func (i image) unpack(c *cli.Context, conf berth.Config, wanted bool) (got conte
 	if err != nil {
 		return got, nil, err
 	}
-	defer unix.Close(fd) // a copy
+	defer func() { _ = unix.Close(fd) }() // a copy
 	return unpackReference(c, conf, fmt.Sprintf("%s%d:%s", sifScheme, fd, path), store.Never)
 }
 

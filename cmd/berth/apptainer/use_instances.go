@@ -226,21 +226,24 @@ func runForUser(c *cli.Context, flags ...string) error {
 	defer cancel()
 	var out, said limitedText
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = append(words, c.Args().Slice()...), "/", &out, &said, endTime
+	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = append(words, c.Args().Slice()...), "/", &out, &said, apartTime
 	cmd.Env = []string{"HOME=" + u.HomeDir, "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 	if err := process.StartApart(cmd); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan bool)
+	go func() {
+		_ = cmd.Wait() // its state and what it has said say more
+		close(ended)
+	}()
 	stuck := make(chan bool)
 	context.AfterFunc(ctx, func() {
-		time.Sleep(2 * endTime)
+		time.Sleep(2 * apartTime)
 		close(stuck)
 	})
 	select {
-	case <-ended: // its state and what it has said say more
+	case <-ended:
 	case <-stuck: // in a system call on a file system of the user's
 		return context.Cause(ctx)
 	}
@@ -252,10 +255,10 @@ func runForUser(c *cli.Context, flags ...string) error {
 	return verb.ChildExit(cmd.ProcessState)
 }
 
-// A process of another user answers within answerTime, and ends within endTime when it is killed. Its user may stop it, or pass on its output.
+// A process of another user answers within answerTime, and ends within apartTime when it is killed. Its user may stop it, or pass on its output.
 const (
 	answerTime = 10 * time.Second
-	endTime    = time.Second
+	apartTime  = time.Second
 )
 
 // limitedText is the output of another user's process.
