@@ -274,27 +274,17 @@ func (s *openContainer) checkNamespaces() error {
 
 var errNoNamespace = errors.New("the container has no mount namespace of its own: every process of the host would get its devices")
 
-// checkOwnNamespace is checkNamespaces for a container whose mount namespace is the caller's. It is not the host's unless both have the same
-// mounts: each mount has a number of its own. The namespaces of process 1 itself can be hidden from root, too. In a user namespace
-// there is nothing to check: the kernel lets none mount anything on the host.
+// checkOwnNamespace is checkNamespaces for a container whose mount namespace is the caller's. It is the host's if each of the caller's
+// ancestors is in it. In a user namespace there is nothing to check: the kernel lets none mount anything on the host.
 func (s *openContainer) checkOwnNamespace() error {
 	if s.userNS = userns.IsInside(); s.userNS {
 		return nil
 	}
-	_, hosts, err := readMountinfo(s.Proc + "/1/mountinfo")
-	if err != nil {
-		return err
+	outside, err := s.readOutsideFileSystems()
+	if err == nil && len(outside) == 0 {
+		err = errNoNamespace
 	}
-	_, own, err := readMountinfo(s.Proc + "/thread-self/mountinfo")
-	if err != nil {
-		return err
-	}
-	for id := range own {
-		if _, shared := hosts[id]; shared {
-			return errNoNamespace
-		}
-	}
-	return nil
+	return err
 }
 
 // sharesNamespace reports whether the container's namespace of this kind is the

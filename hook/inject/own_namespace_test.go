@@ -39,10 +39,11 @@ func TestMain(m *testing.M) {
 // applyInside applies edits by a program that the launcher starts in the container's mount namespace.
 func (s *stage) applyInside(e edits.Edits) error {
 	s.t.Helper()
-	return s.callInside(e, "nsenter", "--mount", "--target", fmt.Sprint(s.pid))
+	_, err := s.callInside(e, "nsenter", "--mount", "--target", fmt.Sprint(s.pid))
+	return err
 }
 
-func (s *stage) callInside(e edits.Edits, launcher ...string) error {
+func (s *stage) callInside(e edits.Edits, launcher ...string) (out string, err error) {
 	s.t.Helper()
 	text, err := json.Marshal(e)
 	testutil.Must(s.t, err)
@@ -51,11 +52,11 @@ func (s *stage) callInside(e edits.Edits, launcher ...string) error {
 	words := append(launcher, self, s.root)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), insideVariable+"="+string(text))
-	out, err := cmd.CombinedOutput()
+	said, err := cmd.CombinedOutput()
 	if err != nil {
-		err = errors.New(string(out) + err.Error())
+		err = errors.New(string(said) + err.Error())
 	}
-	return err
+	return string(said), err
 }
 
 // TestInside: a program in the container's mount namespace changes the container's files as one outside does.
@@ -82,15 +83,28 @@ func TestInsideSharedMounts(t *testing.T) {
 unshare --mount --propagation unchanged sh -ec 'mount --bind $0/root $0/root; mount --rbind $0/volume $0/root/usr/local; "$@"' $0 "$@"
 test ! -s $0/volume/x`
 	outer := []string{"unshare", "--mount", "sh", "-ec", script, s.host}
-	err := s.callInside(edits.Edits{Mounts: []specs.Mount{bindOf(s.host+"/secret", "/usr/local/x")}}, outer...)
+	_, err := s.callInside(edits.Edits{Mounts: []specs.Mount{bindOf(s.host+"/secret", "/usr/local/x")}}, outer...)
 	testutil.Must(t, err)
 }
 
-// TestInsideHost: in the host's own mount namespace nothing is changed.
+// TestInsideLaunchersMounts: no file is made on a file system that the launcher has bound into the container, also one that only its own mount
+// namespace has, such as the /tmp of a job or a service.
+func TestInsideLaunchersMounts(t *testing.T) {
+	s := newStage(t, nil, "")
+	script := `mount -t tmpfs tmpfs $0/volume
+unshare --mount sh -ec 'mount --bind $0/root $0/root; mount --bind $0/volume $0/root/usr/local; "$@"' $0 "$@" || ls $0/volume`
+	outer := []string{"unshare", "--mount", "sh", "-ec", script, s.host}
+	out, err := s.callInside(edits.Edits{Mounts: []specs.Mount{bindOf(s.host+"/source", "/usr/local/x")}}, outer...)
+	if want := "mount /usr/local/x: /usr/local in " + s.host + "/root is on a file system of the host\n"; err != nil || out != want {
+		t.Errorf("%q, %v, want %q", out, err, want)
+	}
+}
+
+// TestInsideHost: in the host's own mount namespace nothing is changed, and neither in one that the tests themselves run in.
 func TestInsideHost(t *testing.T) {
 	s := newStage(t, nil, "")
-	err := s.callInside(edits.Edits{Nodes: []edits.Node{nullNode("/dev/x")}}, "env")
-	if err == nil || !strings.Contains(err.Error(), "no mount namespace of its own") {
+	_, err := s.callInside(edits.Edits{Nodes: []edits.Node{nullNode("/dev/x")}}, "env")
+	if err == nil || !strings.Contains(err.Error(), "no mount namespace of its own") && !strings.Contains(err.Error(), "isn't mounted in the container's") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := os.Stat(s.root + "/dev/x"); err == nil {
