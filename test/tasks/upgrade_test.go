@@ -136,8 +136,11 @@ func TestUpgrade(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
 		u := install(t, s, old)
 
-		// It hears, and answers with what it has heard and the environment it has.
-		const line = `trap 'echo usr; ' USR1; trap 'echo asked; exit 7' TERM; echo begun; while :; do if read -t 1 x; then echo "heard $x"; fi; done`
+		// The task answers input and signals. The input has a process of its own, because "read -t" of busybox loses what it has read of a line when
+		// its time is over. A read ends early while no monitor has the other end of the pipe.
+		const line = `trap 'echo usr' USR1; trap 'echo asked; exit 7' TERM; exec 3<&0
+while :; do if read x; then echo "heard $x"; else sleep 0.1; fi; done <&3 &
+echo begun; while :; do sleep 1 & wait $!; done`
 		begin := func(name string, flags ...string) string {
 			id := u.detach(t, append(append([]string{"-i", "--gpus", "1", "--name", name}, flags...), rig.ImagePath(t, "busybox"), "sh", "-c", line)...)
 			rig.WaitUntil(t, name+" has begun", func() bool { return strings.Contains(u.RunBerth(t, "logs", name).Out, "begun") })
