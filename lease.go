@@ -111,16 +111,26 @@ func (n *Node) hasLost(inv gpu.Inventory, lease ledger.Lease) bool {
 // CheckGrantable returns an error if this node can't grant the request even when all
 // devices are free: policy forbids it, or the node lacks the devices.
 func (n *Node) CheckGrantable(ctx context.Context, r request.Request) error {
+	_, err := n.CountGrantable(ctx, r)
+	return err
+}
+
+// CountGrantable returns how many leases of the request this node can grant at once when all devices are free, at least 1.
+// The error is that of CheckGrantable.
+func (n *Node) CountGrantable(ctx context.Context, r request.Request) (int, error) {
 	if err := n.config.Policy.checkRequest(r); err != nil {
-		return err
+		return 0, err
 	}
 	inv, _, err := n.inventoryFor(ctx, r)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	inv.GPUs = sysfs.MarkLost(n.config.GPUHost(), inv.GPUs)
-	_, err = match.Candidates(inv, r)
-	return err
+	fit, err := match.Candidates(inv, r)
+	if err != nil || r.Count() == 0 {
+		return 1, err
+	}
+	return max(len(fit)/r.Count(), 1), nil
 }
 
 // inventoryFor returns the inventory for a request, without a check of the PCI bus, and the version of the list of unleased
