@@ -67,6 +67,23 @@ func examples() map[string][]example {
 			{"berth alloc 2 ./train.sh", "run a command of the host with two GPUs"},
 			{"berth alloc --wait=10m h100:4 bash", "a shell with four H100s; wait up to ten minutes for them"},
 		},
+		"map": {
+			{"berth map --gpus 1 -- python train.py --lr {} ::: 0.1 0.01 0.001", "three tasks, each with a GPU of its own"},
+			{"berth map --gpus 1 -a files.txt --retries 2 -- ./convert.sh {} {/.}.png", "a task for each line of a file; failed ones are tried twice more"},
+			{"berth map --gpus 2 -v /data:/data pytorch/pytorch python train.py {1} {2} ::: a b ::: 1 2", "four containers with two GPUs each"},
+		},
+		"batch": {
+			{"berth batch experiments.yaml", "run the tasks of a file"},
+			{"berth batch --resume experiments", "go on with a batch that was interrupted or killed"},
+		},
+		"batches list": {{"berth batches list", "one's batches, the newest first"}},
+		"batches show": {
+			{"berth batches show experiments", "state, GPU, time and exit code of each task"},
+			{"berth batches show --csv experiments > results.csv", "the same as a table for other programs"},
+			{"berth batches show --svg timeline.svg experiments", "a picture: which task had which GPU when"},
+		},
+		"batches stop": {{"berth batches stop experiments", "start no more tasks, and wait for those that run"}},
+		"batches rm":   {{"berth batches rm experiments", "remove a batch with the output of its tasks"}},
 		"adopt": {
 			{"berth adopt 4711", "give a running process the lease of the GPUs that it uses"},
 			{"berth adopt 4711 2", "give it two GPUs"},

@@ -48,6 +48,9 @@ func TestExamples(t *testing.T) {
 				}
 			}
 			for _, word := range rest {
+				if word == "--" {
+					break
+				}
 				flag, _, _ := strings.Cut(strings.TrimLeft(word, "-"), "=")
 				switch {
 				case strings.HasPrefix(word, "--") && !known[flag]:

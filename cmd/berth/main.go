@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/apptainer"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/batches"
 	"github.com/berth-gpu/berth/cmd/berth/doctor"
 	"github.com/berth-gpu/berth/cmd/berth/guard"
 	"github.com/berth-gpu/berth/cmd/berth/images"
@@ -102,12 +103,12 @@ func newApp() *cli.App {
 		}, backend.EngineFlags()...),
 		Commands: addExamples(examples(), "", hideHelpVerbs([]*cli.Command{
 			run.Command(), forUsers(task.PsCommand()), run.RendezvousCommand(), task.ExecCommand(), forUsers(task.StopCommand()), forUsers(task.KillCommand()), forUsers(task.WaitCommand()), forUsers(task.RmCommand()),
-			forUsers(task.LogsCommand()), forUsers(task.AttachCommand()), forUsers(task.InspectCommand()), forUsers(task.StatsCommand()), lease.AllocCommand(), lease.AdoptCommand(),
+			forUsers(task.LogsCommand()), forUsers(task.AttachCommand()), forUsers(task.InspectCommand()), forUsers(task.StatsCommand()), lease.AllocCommand(), lease.AdoptCommand(), batches.MapCommand(), batches.BatchCommand(), batches.ManageCommand(),
 			forUsers(images.PullCommand()), images.LoginCommand(), images.LogoutCommand(), images.ListCommand(), forUsers(images.RmiCommand()), forUsers(images.PruneCommand()), forUsers(images.SystemCommand()),
 			apptainer.Command(), nvidiacli.Command(), node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
 			setup.CDICommand(), node.DiscoverCommand(), lease.RepairCommand(),
 			setup.Command(), guard.Command(), doctor.Command(), node.InfoCommand(), node.VersionCommand(),
-			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), apptainer.HoldCommand(), apptainer.StackCommand(), apptainer.InitCommand(), apptainer.JoinCommand(), apptainer.UnpackCommand(), run.LaunchCommand(), rootless.TryCommand(),
+			backend.EngineFailedCommand(), lease.EnterCommand(), lease.HoldCommand(), apptainer.HoldCommand(), apptainer.StackCommand(), apptainer.InitCommand(), apptainer.JoinCommand(), apptainer.UnpackCommand(), run.LaunchCommand(), rootless.TryCommand(), batches.WorkerCommand(),
 		})),
 	}
 }

@@ -13,6 +13,7 @@ _berth() {
 		,--config | ,--engine | ,--containerd-address) [ "${COMP_WORDS[i + 1]}" != = ] || ((i++)); ((i++)) ;;
 		*,-* | *,=) ;;
 		,*) verb=${COMP_WORDS[i]} ;;
+		batches,*) verb="batches ${COMP_WORDS[i]}" ;;
 		system,*) verb="system ${COMP_WORDS[i]}" ;;
 		apptainer,*) verb="apptainer ${COMP_WORDS[i]}" ;;
 		"apptainer instance",*) verb="apptainer instance ${COMP_WORDS[i]}" ;;
@@ -100,6 +101,22 @@ _berth() {
 	attach,--detach-keys) :; return ;;
 	inspect,--format | inspect,-f) :; return ;;
 	stats,--format) :; return ;;
+	map,--each-line | map,-a) :; return ;;
+	map,--each) :; return ;;
+	map,--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
+	map,--timeout) :; return ;;
+	map,--retries | map,--retry) :; return ;;
+	map,--env | map,-e) :; return ;;
+	map,--volume | map,-v) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	map,--workdir | map,-w) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	map,--jobs | map,-j) :; return ;;
+	map,--name) :; return ;;
+	map,--max-fails) :; return ;;
+	batch,--resume) :; return ;;
+	batch,--jobs | batch,-j) :; return ;;
+	batch,--name) :; return ;;
+	batch,--max-fails) :; return ;;
+	"batches show",--svg) :; return ;;
 	pull,--platform) mapfile -t COMPREPLY < <(compgen -W 'linux/amd64 linux/arm64' -- "$cur"); return ;;
 	login,--username | login,-u) :; return ;;
 	login,--password | login,-p) :; return ;;
@@ -214,7 +231,9 @@ _berth() {
 	esac
 	case $verb,$cur in
 	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --engine --containerd-address --help -h --version -v' -- "$cur") ;;
-	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc adopt pull login logout images rmi prune system apptainer nvidia-container-cli gpus topo leases release cdi discover repair setup guard doctor info version' -- "$cur") ;;
+	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc adopt map batch batches pull login logout images rmi prune system apptainer nvidia-container-cli gpus topo leases release cdi discover repair setup guard doctor info version' -- "$cur") ;;
+	batches,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
+	batches,*) mapfile -t COMPREPLY < <(compgen -W 'list show stop rm' -- "$cur") ;;
 	system,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	system,*) mapfile -t COMPREPLY < <(compgen -W 'df prune' -- "$cur") ;;
 	apptainer,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -253,6 +272,12 @@ _berth() {
 	alloc,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --help -h' -- "$cur") ;;
 	alloc,*) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur") ;;
 	adopt,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --export --json --help -h' -- "$cur") ;;
+	map,-*) mapfile -t COMPREPLY < <(compgen -W '--each-line -a --each --gpus --timeout --retries --retry --env -e --volume -v --workdir -w --dry-run --jobs -j --name --max-fails --fail-fast --keep-order -k --quiet -q --help -h' -- "$cur") ;;
+	batch,-*) mapfile -t COMPREPLY < <(compgen -W '--resume --failed --jobs -j --name --max-fails --fail-fast --keep-order -k --quiet -q --help -h' -- "$cur") ;;
+	"batches list",-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	"batches show",-*) mapfile -t COMPREPLY < <(compgen -W '--json --csv --svg --failed --help -h' -- "$cur") ;;
+	"batches stop",-*) mapfile -t COMPREPLY < <(compgen -W '--now --help -h' -- "$cur") ;;
+	"batches rm",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
 	pull,-*) mapfile -t COMPREPLY < <(compgen -W '--platform --quiet -q --help -h' -- "$cur") ;;
 	login,-*) mapfile -t COMPREPLY < <(compgen -W '--username -u --password -p --password-stdin --help -h' -- "$cur") ;;
 	logout,-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;

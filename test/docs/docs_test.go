@@ -68,6 +68,7 @@ func TestBlocks(t *testing.T) {
 		"yaml compose":    engines("docs/docker.md"),
 		"yaml podman":     engines("docs/podman.md"),
 		"console setup":   engines("docs/setup.md"),
+		"yaml batch":      batchFile,
 		"sh install": func(t *testing.T, b block) {
 			if b.page != "docs/install.md" {
 				t.Error("test/packages runs that of docs/install.md alone")
@@ -218,6 +219,16 @@ func console(t *testing.T, b block) {
 		if c.prints != nil && !fits(c.prints, got.Out) {
 			t.Errorf("%s\nprints\n%s\nand not\n%s", c.line, got.Out, strings.Join(c.prints, "\n"))
 		}
+	}
+}
+
+// batchFile runs a batch file.
+func batchFile(t *testing.T, b block) {
+	p, err := newPlace()
+	rig.Must(t, err)
+	rig.Must(t, os.WriteFile(filepath.Join(p.dir, "batch.yaml"), []byte(strings.Join(b.text, "\n")), 0o644))
+	if got := p.runLine(t, "berth batch batch.yaml"); got.Code != 0 {
+		t.Errorf("berth batch ends with %d: %s", got.Code, got.Out)
 	}
 }
 

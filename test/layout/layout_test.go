@@ -93,7 +93,7 @@ func TestOrderInGPU(t *testing.T) {
 // none of them.
 func TestVerbsStayApart(t *testing.T) {
 	const above = module + "/cmd/berth/"
-	verbs := []string{"run", "apptainer", "nvidiacli", "task", "lease", "images", "node", "setup", "guard", "doctor"}
+	verbs := []string{"run", "apptainer", "nvidiacli", "task", "lease", "batches", "images", "node", "setup", "guard", "doctor"}
 	shared := []string{"othertools", "verb", "helper", "output", "engines", "backend", "rootless", "waiting", "leasing"} // each may import those before it
 	for _, p := range packages(t) {
 		own, ok := strings.CutPrefix(p.ImportPath, above)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ func LogsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "logs",
 		Usage:     "show the output of a detached task",
-		ArgsUsage: "TASK",
+		ArgsUsage: "TASK|BATCH/TASK|BATCH/all",
 		Description: "The task's standard output goes to standard output, and its standard error to standard error. The oldest\n" +
 			"output is removed when the log has reached its size: see --log-opt of berth run.\n\n" +
 			"TIME is how long ago (90s, 2h), a date (2026-01-02), a time (2026-01-02T15:04:05, with or without Z or an\n" +
@@ -49,6 +50,9 @@ func showLog(c *cli.Context) error {
 	if err != nil {
 		return verb.WrongCommandLine(c, err.Error())
 	}
+	if name, task, ok := strings.Cut(c.Args().First(), "/"); ok {
+		return showBatchOutput(c, name, task)
+	}
 	store, t, err := findTask(c)
 	if err != nil {
 		return err
@@ -66,6 +70,36 @@ func showLog(c *cli.Context) error {
 	err = logs.Read(c.Context, store.Path(t.ID, "log"), q, p.print)
 	if err == nil {
 		warnOfLostOutput(store, t.ID)
+	}
+	return err
+}
+
+// showBatchOutput prints the output of a task of a batch, or of all of them. Their times aren't recorded.
+func showBatchOutput(c *cli.Context, name, task string) error {
+	for _, flag := range c.LocalFlagNames() {
+		return verb.WrongCommandLine(c, "the output of a batch's tasks is shown without --"+flag)
+	}
+	conf, err := verb.LoadConfig(c)
+	if err != nil {
+		return err
+	}
+	store := backend.BatchStore(conf)
+	b, states, err := store.Read(name)
+	if err != nil {
+		return err
+	}
+	if task == "all" {
+		for i := range b.Tasks {
+			backend.PrintTaskOutput(store, name, i+1)
+		}
+		return nil
+	}
+	n, err := b.Find(task)
+	if err == nil && states.States[n-1].Started.IsZero() {
+		err = fmt.Errorf("task %s of batch %s hasn't been started", b.Label(n), name)
+	}
+	if err == nil {
+		backend.PrintTaskOutput(store, name, n)
 	}
 	return err
 }

@@ -187,7 +187,7 @@ func UnknownFilter(key string, known []string) error {
 
 // TakesCommand reports whether flags behind the first word of a verb are those of the command that it runs.
 func TakesCommand(verb *cli.Command) bool {
-	return verb.Name == "run" || verb.Name == "exec" || verb.Name == "alloc" || verb.Name == "shell" || verb.Name == "start"
+	return verb.Name == "run" || verb.Name == "exec" || verb.Name == "alloc" || verb.Name == "map" || verb.Name == "shell" || verb.Name == "start"
 }
 
 // IsFlag reports whether a word of the command line looks like a flag.

@@ -1,0 +1,285 @@
+package batches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/batch"
+)
+
+// runFlags are the flags of the verbs that run a batch.
+func runFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "run `N` tasks at once at most (default: as many as there are devices for, or CPUs)"},
+		&cli.StringFlag{Name: "name", Usage: "the `NAME` of the batch"},
+		&cli.IntFlag{Name: "max-fails", Usage: "start no more tasks when `N` have failed (default: go on)"},
+		&cli.BoolFlag{Name: "fail-fast", Usage: "also end the running tasks then; alone, at the first failure"},
+		&cli.BoolFlag{Name: "keep-order", Aliases: []string{"k"}, Usage: "print output in the order of the tasks"},
+		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print neither output nor progress, only failures and the summary"},
+	}
+}
+
+// openStore returns the caller's batches.
+func openStore(c *cli.Context) (batch.Store, error) {
+	conf, err := verb.LoadConfig(c)
+	return backend.BatchStore(conf), err
+}
+
+// startBatch writes a new batch and runs it.
+func startBatch(c *cli.Context, b *batch.Batch) error {
+	store, err := openStore(c)
+	if err != nil {
+		return err
+	}
+	if b.Slots < 0 {
+		return verb.WrongCommandLine(c, "--jobs takes a number from 1")
+	}
+	if b.Slots == 0 {
+		if b.Slots, err = countSlots(c.Context, c, b.Tasks); err != nil {
+			return verb.NameRequest(err)
+		}
+	}
+	b.Slots = min(b.Slots, len(b.Tasks))
+	j, err := store.Create(b)
+	if err != nil {
+		return err
+	}
+	return runBatch(c, store, b, batch.NewReplay(b), j)
+}
+
+// runBatch runs what is left of a batch.
+func runBatch(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.Replay, j *batch.Journal) (err error) {
+	defer func() { err = errors.Join(err, j.Close()) }()
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	leases := newLeaseWatch(c)
+	s := starter{store: store, batch: b, config: c.String("config"), program: program, index: leases.findIndexes}
+	p := newPrinter(c, store, b, states)
+	drain, kill := make(chan struct{}), make(chan struct{})
+	stop := watchInterrupts(c.Context, b.Name, drain, kill)
+	r := batch.Runner{
+		Batch: b, Replay: states, Record: j.Append, Start: s.start, Yield: leases.othersWait,
+		Changed: p.change, Refresh: p.progress.update, Drain: drain, Kill: kill, Now: time.Now,
+	}
+	err = r.Run(context.WithoutCancel(c.Context))
+	interrupted := stop()
+	counts := states.Count()
+	p.finish(counts)
+	switch {
+	case err != nil:
+		return fmt.Errorf("batch %s (berth batch --resume %s goes on): %w", b.Name, b.Name, err)
+	case interrupted != nil:
+		return verb.WithCode(128+int(*interrupted), nil)
+	case counts.Succeeded < counts.Total:
+		return verb.WithCode(verb.ExitFailure, nil)
+	}
+	return nil
+}
+
+// watchInterrupts ends the start of tasks at the first SIGINT, SIGTERM or SIGHUP, and running tasks at the second. stop returns the first signal.
+func watchInterrupts(ctx context.Context, name string, drain, kill chan<- struct{}) (stop func() *unix.Signal) {
+	verb.SettleInterrupts(ctx) // signals end nothing by themselves from here on
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	var first *unix.Signal
+	var mu sync.Mutex
+	go func() {
+		for s := range signals {
+			mu.Lock()
+			number, _ := s.(unix.Signal)
+			switch {
+			case first == nil:
+				first = &number
+				verb.PrintError("waiting for the running tasks; once more kills them; berth batch --resume " + name + " goes on with the rest")
+				close(drain)
+			case kill != nil:
+				close(kill)
+				kill = nil
+			}
+			mu.Unlock()
+		}
+	}()
+	return func() *unix.Signal {
+		mu.Lock()
+		defer mu.Unlock()
+		return first
+	}
+}
+
+// leaseWatch knows what other users wait for.
+type leaseWatch struct {
+	ctx    context.Context
+	node   *berth.Node
+	looked time.Time
+	named  map[string]string // index by UUID; nil before the first use
+}
+
+func newLeaseWatch(c *cli.Context) *leaseWatch {
+	node, err := verb.OpenNode(c)
+	if err != nil {
+		node = nil // berth alloc reports it
+	}
+	return &leaseWatch{ctx: context.WithoutCancel(c.Context), node: node}
+}
+
+// yieldInterval is how long a worker keeps its lease at least before it looks for other users' requests.
+const yieldInterval = 2 * time.Second
+
+// othersWait reports whether a request waits for devices that isn't one of this batch.
+func (l *leaseWatch) othersWait() bool {
+	if l.node == nil || time.Since(l.looked) < yieldInterval {
+		return false
+	}
+	l.looked = time.Now()
+	view, err := backend.ViewLeases(l.ctx, l.node)
+	return err == nil && slices.ContainsFunc(view.Queue, func(w ledger.Waiter) bool { return !w.Halted && !isOwnWorker(w.Owner) })
+}
+
+// isOwnWorker reports whether a request is one of a worker that this process has started.
+func isOwnWorker(o ledger.Owner) bool {
+	return strings.Contains(o.Command, " map-worker ")
+}
+
+// findIndexes returns the indexes of devices, or their UUIDs where these aren't known.
+func (l *leaseWatch) findIndexes(uuids string) string {
+	if uuids == "" || l.node == nil {
+		return uuids
+	}
+	if l.named == nil {
+		l.named = map[string]string{}
+		inv, err := l.node.Inventory(l.ctx)
+		if err != nil {
+			return uuids
+		}
+		for _, d := range inv.Devices() {
+			l.named[d.UUID] = d.Index
+		}
+	}
+	words := strings.Split(uuids, ",")
+	for i, w := range words {
+		if index, ok := l.named[w]; ok {
+			words[i] = index
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+// countFits returns how many tasks with this request can run at once.
+func countFits(ctx context.Context, c *cli.Context, text string) (int, error) {
+	r, err := request.Parse(text)
+	if err != nil {
+		return 0, err
+	}
+	node, err := verb.OpenNode(c)
+	if err != nil {
+		return 0, err
+	}
+	return node.CountGrantable(ctx, r)
+}
+
+// printer prints the output of tasks that have ended, their failures, and on a terminal the progress.
+type printer struct {
+	store     batch.Store
+	batch     *batch.Batch
+	states    *batch.Replay
+	quiet     bool
+	keepOrder bool
+	next      int // with keepOrder, the number of the task whose output is next
+	progress  *progress
+}
+
+func newPrinter(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.Replay) *printer {
+	p := &printer{store: store, batch: b, states: states, quiet: c.Bool("quiet"), keepOrder: c.Bool("keep-order"), next: 1}
+	if !p.quiet {
+		p.progress = newProgress(b, states)
+	}
+	return p
+}
+
+// change is called after each change of a task's state.
+func (p *printer) change(number int, counts batch.Counts) {
+	s := &p.states.States[number-1]
+	p.progress.note(number, s.Running)
+	if s.Outcome != batch.Pending {
+		p.progress.clear()
+		if s.Outcome == batch.Failed {
+			verb.PrintError(describeFailure(p.batch, number, *s))
+		}
+		p.printOutputs(number)
+	}
+	p.progress.update(counts)
+}
+
+func (p *printer) printOutputs(number int) {
+	if p.quiet {
+		return
+	}
+	if !p.keepOrder {
+		backend.PrintTaskOutput(p.store, p.batch.Name, number)
+		return
+	}
+	for ; p.next <= len(p.batch.Tasks) && p.states.States[p.next-1].Outcome != batch.Pending; p.next++ {
+		backend.PrintTaskOutput(p.store, p.batch.Name, p.next)
+	}
+}
+
+func describeFailure(b *batch.Batch, number int, s batch.State) string {
+	text := fmt.Sprintf("task %s failed with exit code %d", b.Label(number), s.Exit.Code)
+	if s.Exit.Why != "" {
+		text = fmt.Sprintf("task %s failed: %s", b.Label(number), s.Exit.Why)
+	}
+	if s.Devices != "" {
+		text += " on GPU " + s.Devices
+	}
+	if s.Attempts > 1 {
+		text += fmt.Sprintf(", after %d attempts", s.Attempts)
+	}
+	if args := b.Tasks[number-1].Args; len(args) > 0 {
+		text += ": " + quoteWords(args)
+	}
+	return text
+}
+
+func (p *printer) finish(counts batch.Counts) {
+	p.progress.clear()
+	verb.PrintError(fmt.Sprintf("batch %s: %s in %s", p.batch.Name, counts.Summary(), formatSeconds(time.Since(p.batch.Created))))
+}
+
+func formatSeconds(d time.Duration) string {
+	if d < time.Minute {
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+	return d.Round(time.Second).String()
+}
+
+// quoteWords returns the words as a shell would take them.
+func quoteWords(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		if quoted[i] = w; w == "" || strings.ContainsFunc(w, needsQuotes) {
+			quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}
+
+func needsQuotes(r rune) bool {
+	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-", r)
+}

@@ -1,0 +1,176 @@
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// batchHome is a user's home on a node with a broker.
+func batchHome(t *testing.T) home {
+	n := start(t)
+	n.broker()
+	return n.home(alice)
+}
+
+// TestMap: each task of a user's and of root's batch opens one GPU, all GPUs are used, and nothing is left.
+func TestMap(t *testing.T) {
+	h := batchHome(t)
+	for _, uid := range []int{alice, 0} {
+		script := opening + "; sleep 0.1"
+		words := append([]string{"env", "HOME=" + h.dir, h.Berth, "map", "--gpus", "1", "--", "sh", "-c", script, ":::"}, strings.Fields(strings.Repeat("x ", 24))...)
+		said := h.run(uid, words...)
+		lines := strings.Fields(said.Out)
+		if said.Code != 0 || len(lines) != 24 || !strings.Contains(said.Err, "24 of 24 succeeded") {
+			t.Fatalf("user %d: %+v", uid, said)
+		}
+		used := map[string]int{}
+		for _, line := range lines {
+			if used[line]++; len(line) != 1 {
+				t.Errorf("user %d: a task opens the GPUs %q", uid, line)
+			}
+		}
+		if len(used) != 8 {
+			t.Errorf("user %d: only these GPUs were used: %v", uid, used)
+		}
+		h.waitForLeases(0)
+	}
+}
+
+// TestMapContainers: with an image each task is a container with the worker's devices.
+func TestMapContainers(t *testing.T) {
+	h := batchHome(t)
+	for _, uid := range []int{alice, 0} {
+		said := h.run(uid, h.words("map", "--gpus", "2", "-k", "-e", "A=x y", rig.ImagePath(t, "busybox"), "sh", "-c", `echo "$0 $A $(ls /dev/nvidia? | wc -l)"`, ":::", "one", "two")...)
+		if said.Code != 0 || said.Out != "one x y 2\ntwo x y 2\n" {
+			t.Errorf("user %d: %+v", uid, said)
+		}
+		h.wantClean()
+	}
+}
+
+// TestMapLeftovers: what a task has started ends with it, and nothing of it has the GPU open beside the next task.
+func TestMapLeftovers(t *testing.T) {
+	h := batchHome(t)
+	begun := time.Now()
+	said := h.berth("map", "--gpus", "1", "-j", "1", "--", "sh", "-c", `pgrep -xf "sleep 4711"; setsid sh -c "setsid sleep 4711 </dev/nvidia0 & sleep 4711" >/dev/null 2>&1 & sleep 0.2`, ":::", "1", "2", "3")
+	if said.Code != 0 || said.Out != "" || time.Since(begun) > time.Minute {
+		t.Errorf("%+v", said)
+	}
+	h.wantClean()
+}
+
+// batchTask is a task in the output of berth batches show --json.
+type batchTask struct {
+	Number int
+	State  string
+}
+
+func (h home) readBatch(name string) (tasks []batchTask) {
+	h.t.Helper()
+	said := h.berth("batches", "show", "--json", name)
+	rig.Must(h.t, json.Unmarshal([]byte(said.Out), &tasks))
+	return tasks
+}
+
+// TestKilledBatch: whatever process of a batch is killed, whenever that is, --resume ends the batch: no task is lost, none that has succeeded is repeated, no GPU has two
+// tasks at once, and nothing is left.
+func TestKilledBatch(t *testing.T) {
+	h := batchHome(t)
+	draw := rand.New(rand.NewPCG(*killSeed, 1))
+	// A task notes its begin, and has the GPU to itself.
+	script := `cd "$HOME"; echo $0 >>begun; mkdir gpu-$CUDA_VISIBLE_DEVICES.$$ || echo $0 >>twice
+ls -d gpu-$CUDA_VISIBLE_DEVICES.* | grep -v "\.$$\$" | while read other; do grep -q . /proc/${other##*.}/cmdline 2>/dev/null && echo $0 $other >>twice; done
+sleep 0.1; rmdir gpu-$CUDA_VISIBLE_DEVICES.$$`
+	words := append(h.words("map", "--gpus", "1", "-q", "--retries", "20", "--name", "b", "--", "sh", "-c", script, ":::"), numbers(300)...)
+	killed, resumed, code := 0, 0, -1
+	begunBefore := map[int]int{}
+	for ; code != 0; resumed++ {
+		if resumed > 60 {
+			t.Fatal("the batch doesn't come to its end")
+		}
+		p := h.start(h.uid, words...)
+		ended := make(chan int, 1)
+		go func() { ended <- p.Wait(t) }()
+		for running := true; running; {
+			select {
+			case code = <-ended:
+				running = false
+			case <-time.After(time.Duration(draw.IntN(200)) * time.Millisecond):
+				if victims := append(listBelow(p.Cmd.Process.Pid), p.Cmd.Process.Pid); unix.Kill(victims[draw.IntN(len(victims))], unix.SIGKILL) == nil {
+					killed++
+				}
+			}
+		}
+		now := h.countBegun()
+		for n, begun := range begunBefore {
+			if now[n] != begun {
+				t.Errorf("task %d had succeeded, and was begun again", n)
+			}
+		}
+		begunBefore = map[int]int{}
+		for _, task := range h.readBatch("b") {
+			if task.State == "succeeded" {
+				begunBefore[task.Number] = now[task.Number]
+			}
+		}
+		words = h.words("batch", "--resume", "b", "-q")
+	}
+	for n, begun := range h.countBegun() {
+		if begun > killed+1 {
+			t.Errorf("task %d was begun %d times after %d kills", n, begun, killed)
+		}
+	}
+	if tasks := h.readBatch("b"); len(tasks) != 300 {
+		t.Errorf("%d tasks", len(tasks))
+	} else {
+		for _, task := range tasks {
+			if task.State != "succeeded" {
+				t.Errorf("task %d: %s", task.Number, task.State)
+			}
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(h.dir, "twice")); err == nil {
+		t.Errorf("GPUs that had two tasks: %s", text)
+	}
+	t.Logf("%d kills, %d resumed", killed, resumed)
+	h.wantClean()
+}
+
+func numbers(n int) (words []string) {
+	for i := range n {
+		words = append(words, fmt.Sprint(i+1))
+	}
+	return words
+}
+
+// countBegun returns how often each task has begun.
+func (h home) countBegun() map[int]int {
+	text, _ := os.ReadFile(filepath.Join(h.dir, "begun")) // before the first task there is none
+	begun := map[int]int{}
+	for word := range strings.FieldsSeq(string(text)) {
+		var n int
+		if _, err := fmt.Sscan(word, &n); err == nil {
+			begun[n]++
+		}
+	}
+	return begun
+}
+
+// listBelow returns the descendants of a process.
+func listBelow(pid int) (all []int) {
+	for _, child := range process.Children("/proc", pid) {
+		all = append(append(all, child), listBelow(child)...)
+	}
+	return all
+}
