@@ -483,6 +483,24 @@ func TestInstanceJoinEnvironment(t *testing.T) {
 	}
 }
 
+// TestInstanceListEscapes: the name of an image brings no control character to the terminal of a list.
+func TestInstanceListEscapes(t *testing.T) {
+	h, image := sifHome(t, instanceFiles())
+	h.endInstances()
+	named := filepath.Join(h.dir, "\u009b31m\x7f.sif")
+	rig.Must(t, os.Symlink(image, named))
+	h.instance("start", named, "one")
+	if got := h.instances(); len(got) != 1 || got[0].Img != named {
+		t.Errorf("%+v", got)
+	}
+	for _, flags := range [][]string{nil, {"--json"}, {"--logs"}} {
+		got := h.run(alice, h.apptainer(append([]string{"instance", "list"}, flags...)...)...)
+		if got.Code != 0 || strings.ContainsAny(got.Out, "\u009b\x7f") {
+			t.Errorf("%q: %+q, %+v", flags, got.Out, got)
+		}
+	}
+}
+
 // TestInstanceNameAfterKill: the name of an instance whose first process was killed is free at once.
 func TestInstanceNameAfterKill(t *testing.T) {
 	h, image := sifHome(t, instanceFiles())

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-gpu/berth/broker/client"
 	"github.com/berth-gpu/berth/broker/protocol"
 	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/output"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/internal/printable"
@@ -148,9 +149,11 @@ func listInstances(c *cli.Context) error {
 		for _, i := range all {
 			listed = append(listed, listedInstance{i.Name, i.PID, i.Image, "", i.LogErr, i.LogOut})
 		}
-		to := json.NewEncoder(os.Stdout)
-		to.SetIndent("", "\t")
-		return to.Encode(map[string]any{"instances": listed})
+		text, err := json.MarshalIndent(map[string]any{"instances": listed}, "", "\t")
+		if err == nil {
+			_, err = fmt.Println(output.EscapeJSON(string(text)))
+		}
+		return err
 	}
 	const gap = 4
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, gap, ' ', 0)

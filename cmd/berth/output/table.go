@@ -78,16 +78,21 @@ func PrintJSON(w io.Writer, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
+	_, err := io.WriteString(w, EscapeJSON(text.String()))
+	return err
+}
+
+// EscapeJSON escapes the control characters of a JSON text that package json leaves as they are, and terminals interpret.
+func EscapeJSON(text string) string {
 	var escaped strings.Builder
-	for _, r := range text.String() {
+	for _, r := range text {
 		if r >= 0x7f && r <= 0x9f {
 			fmt.Fprintf(&escaped, `\u%04x`, r)
 		} else {
 			escaped.WriteRune(r)
 		}
 	}
-	_, err := io.WriteString(w, escaped.String())
-	return err
+	return escaped.String()
 }
 
 // OrDash returns s, or "-" if it is empty.
