@@ -276,7 +276,7 @@ func startOutside(c *cli.Context, record *os.File, name string) error {
 	stop := make(chan bool)
 	go func() {
 		defer close(shown)
-		showLog(io.NewSectionReader(stderr, said, 1<<62), stop)
+		showLog(os.Stderr, stderr, said, stop)
 	}()
 	defer func() {
 		close(stop)
@@ -298,14 +298,20 @@ func startOutside(c *cli.Context, record *os.File, name string) error {
 	return verb.ChildExit(cmd.ProcessState)
 }
 
-// showLog prints what is added to a log until it is to stop.
-func showLog(log io.Reader, stop <-chan bool) {
-	for {
-		_, _ = io.Copy(os.Stderr, log) // the log has it, too
+// showLog prints what is added to a log behind an offset until it is to stop. The image's processes write to it as well, as fast and as much as they like: a
+// pause, and the end, come after at most 64 KiB.
+func showLog(to io.Writer, log io.ReaderAt, at int64, stop <-chan bool) {
+	buf := make([]byte, 64<<10)
+	for last := false; ; {
+		n, _ := log.ReadAt(buf, at) // the log has it, too
+		at += int64(n)
+		_, _ = io.WriteString(to, escapeText(string(buf[:n])))
+		if last {
+			return
+		}
 		select {
 		case <-stop:
-			_, _ = io.Copy(os.Stderr, log)
-			return
+			last = true
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
