@@ -451,6 +451,42 @@ func TestInstanceJoin(t *testing.T) {
 	}
 }
 
+// TestInstanceJoinStopped: a process of an instance that stops the ones that join before they have executed their command keeps a launcher waiting for ten seconds,
+// and nothing is left of the command.
+func TestInstanceJoinStopped(t *testing.T) {
+	files := instanceFiles()
+	files[".singularity.d/startscript"] = `#!/bin/sh
+while :; do
+	for p in /proc/[0-9]*; do
+		read c <$p/comm && [ "$c" = .berth-init ] && kill -STOP ${p#/proc/} && read c <$p/comm && [ "$c" != .berth-init ] && kill -CONT ${p#/proc/}
+	done 2>/dev/null
+done
+`
+	h, image := sifHome(t, files)
+	for _, uid := range []int{alice, 0} {
+		h := h.home(uid)
+		h.endInstances()
+		h.instance("start", image, "one")
+		var got rig.Said
+		var took time.Duration
+		for try := 0; try < 20 && got.Code == 0; try++ { // the command may be faster
+			begin := time.Now()
+			got = h.run(uid, h.apptainer("exec", "instance://one", "true")...)
+			took = time.Since(begin)
+		}
+		h.wantSaid(fmt.Sprintf("user %d", uid), got, rig.Said{
+			Code: 255, Err: "berth: enter the container: the process doesn't answer after 10s: another process of the container may have stopped it\n",
+		})
+		if took > 20*time.Second {
+			t.Errorf("user %d: it took %s", uid, took)
+		}
+		rig.WaitUntil(t, "no process is left", func() bool {
+			return h.Do(t, "sh", "-c", "pgrep -f '^(/dev/.berth-init|berth|nsenter) join ' || true") == ""
+		})
+		h.instance("stop", "--force", "one")
+	}
+}
+
 // TestInstanceJoinEnvironment: neither the caller's environment nor that of the command is one of nsenter, which the dynamic linker would read: nsenter runs outside of
 // the container at first.
 func TestInstanceJoinEnvironment(t *testing.T) {

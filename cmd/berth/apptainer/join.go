@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -120,16 +121,29 @@ func (j join) start() (command *os.Process, dir int, err error) {
 		_ = unix.Close(fd) // a copy
 	}
 	passed = nil
-	command, err = j.letEnter(entering.Process, socket)
+	err = j.place(entering.Process.Pid)
+	var late atomic.Bool
+	limit := time.AfterFunc(enterTime, func() {
+		late.Store(true)
+		shutDown(socket)
+	})
+	if err == nil {
+		command, err = j.letEnter(socket)
+	}
 	_ = entering.Process.Kill() // it may have ended
 	_ = entering.Wait()         // killed
 	if err == nil {
-		if dir, err = j.letExecute(socket); err != nil {
-			_ = command.Kill() // it may have ended
-			_, _ = command.Wait()
-		}
+		dir, err = j.letExecute(socket, len(j.request.Dirs))
 	}
-	if hasClosed(err) { // the processes have ended, and have written why
+	limit.Stop()
+	if err != nil {
+		killChildren()
+	}
+	switch {
+	case err == nil:
+	case late.Load():
+		err = fmt.Errorf("enter the container: the process doesn't answer after %s: another process of the container may have stopped it", enterTime)
+	case hasClosed(err): // the processes have ended, and have written why
 		_ = said.SetReadDeadline(time.Now().Add(time.Second)) // a pipe has deadlines
 		const limit = 4 << 10
 		text, _ := io.ReadAll(io.LimitReader(said, limit)) // it is only shown
@@ -174,11 +188,28 @@ func (j join) enterWords(socket *os.File, nsenter string) (words []string, passe
 	return append(words, "--", initPath, joinVerb, joinInside, number), passed, nil
 }
 
-// letEnter moves the process to its cgroup, has it enter the container, and returns the child of nsenter that is in there.
-func (j join) letEnter(entering *os.Process, socket *os.File) (*os.Process, error) {
-	if err := j.place(entering.Pid); err != nil {
-		return nil, err
+// enterTime is how long the process may take to enter the container and to execute the program. There the container's other processes can stop it.
+const enterTime = 10 * time.Second
+
+// shutDown ends the reads of a socket.
+func shutDown(socket *os.File) {
+	raw, err := socket.SyscallConn()
+	if err != nil { // it is closed
+		return
 	}
+	_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // it may be closed
+}
+
+// killChildren kills and reaps the processes that this process has started or adopted.
+func killChildren() {
+	for _, pid := range process.Children("/proc", os.Getpid()) {
+		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+		_, _ = unix.Wait4(pid, nil, 0, nil)
+	}
+}
+
+// letEnter has the process enter the container, and returns the child of nsenter that is in there.
+func (j join) letEnter(socket *os.File) (*os.Process, error) {
 	if _, err := socket.Write([]byte{0}); err != nil {
 		return nil, fmt.Errorf("enter the container: %w", err)
 	}
@@ -204,8 +235,8 @@ func (j join) letEnter(entering *os.Process, socket *os.File) (*os.Process, erro
 	return os.FindProcess(int(sender.Pid)) // it is waiting for the request, so it is still that process
 }
 
-// letExecute has the process execute the program, and returns the index of its working directory.
-func (j join) letExecute(socket *os.File) (dir int, err error) {
+// letExecute has the process execute the program, and returns the index of its working directory, below dirs.
+func (j join) letExecute(socket *os.File, dirs int) (dir int, err error) {
 	if err := gob.NewEncoder(socket).Encode(j.request); err != nil {
 		return 0, fmt.Errorf("enter the container: %w", err)
 	}
@@ -216,6 +247,9 @@ func (j join) letExecute(socket *os.File) (dir int, err error) {
 	}
 	if chosen.Errno != 0 {
 		return 0, fmt.Errorf("set the working directory: %w", chosen.Errno)
+	}
+	if chosen.Dir < 0 || chosen.Dir >= dirs { // a process of the container has traced it
+		return 0, errors.New("enter the container: the process says what it can't")
 	}
 	if reports.Decode(&executed) == nil {
 		return 0, &os.PathError{Op: "execute", Path: j.request.Argv[0], Err: executed.Errno}
