@@ -378,6 +378,19 @@ func TestInstanceUsers(t *testing.T) {
 	rig.WaitUntil(t, "the lock is taken", func() bool { return h.run(alice, "flock", "--nonblock", lock, "true").Code != 0 })
 	h.wantSaid("a user who keeps the process waiting", h.Run(t, h.Command("timeout", "60", h.Berth, "apptainer", "instance", "list", "--user", "alice")),
 		rig.Said{Code: 255, Err: "berth: a process of user alice doesn't answer\n"})
+	waiting := h.start(0, h.Berth, "apptainer", "instance", "list", "--user", "alice")
+	var pids []string
+	rig.WaitUntil(t, "the process of the user runs", func() bool {
+		pids = strings.Fields(h.Do(t, "sh", "-c", fmt.Sprintf("pgrep -u %d -f 'instance list' || true", alice)))
+		return len(pids) == 1
+	})
+	// Who can trace a process can have it do anything, in the cgroup of root's.
+	for uid, code := range map[int]int{alice: 1, 0: 0} {
+		if got := h.run(uid, "readlink", "/proc/"+pids[0]+"/exe"); got.Code != code {
+			t.Errorf("user %d traces process %s: %+v", uid, pids[0], got)
+		}
+	}
+	waiting.Wait(t)
 	rig.Must(t, holder.Cmd.Process.Kill())
 	holder.Wait(t)
 	if got := h.run(bob, h.Berth, "apptainer", "instance", "list", "--user", "alice"); got.Code != 255 || got.Out != "" {

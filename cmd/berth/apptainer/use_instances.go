@@ -27,6 +27,7 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/sealed"
 	"github.com/berth-gpu/berth/isolation/hostprocess"
 )
 
@@ -227,8 +228,14 @@ func runForUser(c *cli.Context, flags ...string) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(c.Context, limit, fmt.Errorf("a process of user %s doesn't answer", u.Username))
 	defer cancel()
+	// The user must not have a process by it that is in this one's cgroup, which can be that of a lease.
+	program, err := sealed.OpenUnreadable("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer program.Close() // only executed
 	var out, said limitedText
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd := exec.CommandContext(ctx, fmt.Sprintf("/proc/self/fd/%d", program.Fd()))
 	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = append(words, c.Args().Slice()...), "/", &out, &said, apartTime
 	cmd.Env = []string{"HOME=" + u.HomeDir, "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
