@@ -288,3 +288,29 @@ func TestOCILayersOfRoot(t *testing.T) {
 		return !isThere()
 	})
 }
+
+// TestOCIUseIsReadOnly: a command that has only the image's files can't write to the file that keeps the image's layers, which is its user's: neither the user's
+// nor root's further commands depend on what it does.
+func TestOCIUseIsReadOnly(t *testing.T) {
+	n := start(t)
+	n.broker()
+	layout := makeOCI(t, "mark")
+	const write = "for f in /proc/self/fd/*; do [ ${f##*/} -gt 2 ] && [ -f $f ] && { chmod 666 $f; echo written >$f; }; done 2>/dev/null; echo ready; exec sleep 1000"
+	for _, uid := range []int{alice, 0} {
+		h := n.home(uid)
+		store := filepath.Join(h.dir, ".local/share/berth/images")
+		if uid == 0 {
+			store = "/var/lib/berth/images"
+		}
+		words := as(uid, h.apptainer("exec", "--containall", "oci:"+layout, "sh", "-c", write)...)
+		p, out := rig.StartReading(t, h.Command(words[0], words[1:]...))
+		if line, err := out.ReadString('\n'); line != "ready\n" {
+			t.Fatalf("user %d: %q, %v", uid, line, err)
+		}
+		if got := n.Do(t, "sh", "-c", "cat "+store+"/uses/* | grep -c .; grep -l written "+store+"/uses/*; ls -l "+store+"/uses | grep -c '^-rw-rw-rw-'; :"); got != "3\n0\n" {
+			t.Errorf("user %d: %q", uid, got)
+		}
+		rig.Must(t, p.Cmd.Process.Kill())
+		p.Wait(t)
+	}
+}

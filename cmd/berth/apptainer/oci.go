@@ -8,14 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
@@ -23,6 +26,9 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/backend"
 	"github.com/berth-gpu/berth/cmd/berth/rootless"
 	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/mounttree"
 	"github.com/berth-gpu/berth/internal/userns"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/enter"
@@ -290,6 +296,11 @@ func (p *plan) openLayers(passed string, o *enter.Options) error {
 	if _, err := fmt.Sscanf(passed, layersPrefix+"%d:%d", &described, &held); err != nil {
 		return fmt.Errorf("environment variable %s: %w", imageVariable, err)
 	}
+	if held != described {
+		if err := restrictToReading(held); err != nil {
+			return fmt.Errorf("keep the image's layers: %w", err)
+		}
+	}
 	f := os.NewFile(uintptr(described), "image")
 	defer f.Close() // only read
 	_, err := f.Seek(0, io.SeekStart)
@@ -311,6 +322,32 @@ func (p *plan) openLayers(passed string, o *enter.Options) error {
 		p.content = &got
 	}
 	return nil
+}
+
+// restrictToReading replaces the descriptor of a file that this process has locked, by one of a mount that can't be written to: a descriptor for reading
+// alone can be opened again through /proc.
+func restrictToReading(fd int) error {
+	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return err
+	}
+	b, err := mounttree.CloneBind(specs.Mount{Type: "bind", Source: path, Options: []string{"ro"}})
+	if err != nil {
+		return err
+	}
+	defer b.Tree.Close() // the file keeps the mount
+	f, err := inroot.Reopen(b.Tree)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // a copy stays
+	if !lock.IsAt(fd, path) {
+		return &fs.PathError{Op: "open", Path: path, Err: errors.New("it is another file by now")}
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		return &fs.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return unix.Dup3(int(f.Fd()), fd, 0)
 }
 
 // chooseWords returns the words that the verb run executes: the entry point, and the arguments or else the default ones. first is the index of the first argument.
