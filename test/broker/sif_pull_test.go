@@ -42,6 +42,7 @@ func TestSIFPulled(t *testing.T) {
 	}
 	configure(fmt.Sprintf("[apptainer]\nlibrary = %q\n", library.URL))
 	ref := "oras://" + registry.Host + "/team/app:1"
+	unasked := "oras://" + registry.Host + "/team/unasked:1"
 	run := func(words ...string) rig.Said {
 		t.Helper()
 		return h.run(alice, append([]string{"env", "-C", h.dir}, h.words(append([]string{"--config", config, "apptainer"}, words...)...)...)...)
@@ -64,6 +65,7 @@ func TestSIFPulled(t *testing.T) {
 		{"pull of a library", []string{"pull", "library://e/c/app:2"}, rig.Said{}},
 		{"no such image", []string{"exec", "library://app", "true"}, rig.Said{Code: 255, Err: "berth: library://app: not found in library " + library.URL + "; check the name and the tag\n"}},
 		{"another content", []string{"exec", "library://changed", "true"}, rig.Said{Code: 255, Err: "berth: library://changed: blob is corrupt: it has another size or digest\n"}},
+		{"devices that this machine hasn't", []string{"exec", "--gpus", "99", unasked, "true"}, rig.Said{Code: 255}},
 		{"no such tag", []string{"exec", ref + "2", "true"}, rig.Said{Code: 255, Err: "berth: " + ref + "2: not found in registry " + registry.Host + "; check the name and the tag\n"}},
 		{"no name", []string{"exec", "oras://A B", "true"}, rig.Said{Code: 255}},
 		{"inspect", []string{"inspect", ref}, rig.Said{Code: 255, Err: "berth: " + ref + ": berth apptainer pull writes a file of it\n"}},
@@ -73,6 +75,9 @@ func TestSIFPulled(t *testing.T) {
 			tt.want.Err = got.Err
 		}
 		h.wantSaid(tt.what, got, tt.want)
+		if strings.Contains(tt.what, "devices") && !strings.Contains(got.Err, "99") {
+			t.Errorf("%s: %+v", tt.what, got) // not that of a registry without the image
+		}
 	}
 	for _, name := range []string{"app_1.sif", "other.sif", "third.sif", "app_2.sif"} {
 		got, err := os.ReadFile(filepath.Join(h.dir, name))

@@ -165,7 +165,10 @@ func runOutside(c *cli.Context, conf berth.Config, wanted request.Request) (err 
 	}
 	name := c.Args().First()
 	if isRemoteSIF(name) {
-		if name, err = fetchSIF(c, conf, name); err != nil {
+		if err = checkDevices(c, conf, wanted); err == nil {
+			name, err = fetchSIF(c, conf, name)
+		}
+		if err != nil {
 			return err
 		}
 	}

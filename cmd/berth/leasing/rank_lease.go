@@ -172,22 +172,44 @@ const (
 	lockTime = time.Minute
 )
 
+// lockFile opens and locks the file of the job.
 func (l rankLease) lockFile(ctx context.Context) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(l.file), 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(l.file, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if err != nil {
-		return nil, err
-	}
 	limit := lockTime + l.wait
 	if l.wait < 0 {
 		limit = forever
 	}
+	return lockJobFile(ctx, l.file, limit)
+}
+
+// lockJobFile opens and locks the file of a job. It waits until limit has passed for another rank to take the lease, but not for a process that is stopped.
+func lockJobFile(ctx context.Context, path string, limit time.Duration) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := lock.Acquire(limited, int(f.Fd()), lock.Exclusive); err != nil {
-		return nil, errors.Join(cmp.Or(ctx.Err(), err), f.Close())
+		return nil, errors.Join(cmp.Or(ctx.Err(), describeWait(err)), f.Close())
 	}
 	return f, nil
+}
+
+// describeWait returns the error of a rank that could not lock the file of its job. It doesn't wrap a [lock.HeldError]: what is advised for those is to end processes
+// that hold a lock for milliseconds, and a rank holds this one while it waits for devices.
+func describeWait(err error) error {
+	var held *lock.HeldError
+	if !errors.As(err, &held) {
+		return err
+	}
+	rank, end := "its first rank, which takes it for all", "end the job"
+	if len(held.Holders) > 0 {
+		h := held.Holders[0]
+		rank = fmt.Sprintf("process %d (%s), which takes it for all ranks and is %s", h.PID, h.Command, h.State)
+		end = fmt.Sprintf("kill -9 %d lets another rank take it", h.PID)
+	}
+	return fmt.Errorf("waited %v for %s; if that rank waits for devices, give all ranks the same --wait, and otherwise %s", held.Waited.Round(time.Second), rank, end)
 }

@@ -1,13 +1,19 @@
 package leasing
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 func TestFindRank(t *testing.T) {
@@ -61,4 +67,36 @@ func TestFindLauncher(t *testing.T) {
 	if _, _, found := ofRank.findLauncher(proc); found {
 		t.Error("found where it is hidden")
 	}
+}
+
+// TestLockJobFile: a rank that waits too long for the one that takes the lease says which process that is and what to do, and one whose context ends says only
+// that. A lock that becomes free is taken.
+func TestLockJobFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "jobs", "job")
+	first, err := lockJobFile(t.Context(), path, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = lockJobFile(t.Context(), path, 600*time.Millisecond)
+	for _, want := range []string{
+		fmt.Sprintf("waited 1s for process %d (", os.Getpid()), "takes it for all ranks and is running", "the same --wait", fmt.Sprintf("kill -9 %d ", os.Getpid()),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, not %q", err, want)
+		}
+	}
+	if held := new(lock.HeldError); errors.As(err, &held) {
+		t.Error("the error has the advice for locks that are held for milliseconds")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := lockJobFile(ended, path, time.Minute); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "waited") {
+		t.Error(err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = first.Close() })
+	second, err := lockJobFile(t.Context(), path, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = second.Close()
 }
