@@ -9,6 +9,7 @@ import (
 
 	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
 )
 
 // reader reads blocks of a squashfs. Its buffers are as large as the format allows for a block.
@@ -69,16 +70,24 @@ func newDecompressor(name string) (decompressor, error) {
 			out, err := z.DecodeAll(packed, buf[:0:len(buf)])
 			return len(out), err
 		}, err
+	case "lz4":
+		return lz4.UncompressBlock, nil
+	case "xz":
+		return unpackXZ, nil
 	}
-	return nil, CheckCompressor(name)
+	return nil, fmt.Errorf("its files are compressed with %s: %w", name, ErrCompressor)
 }
 
-// CheckCompressor returns an error for a compressor whose blocks can't be read.
-func CheckCompressor(name string) error {
-	if name == "gzip" || name == "zstd" {
-		return nil
+// CheckCompressor returns an error that is ErrCompressor for a squashfs in a partition whose blocks can't be read.
+func CheckCompressor(partition *io.SectionReader) error {
+	s, err := ReadSuperblock(partition)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("its files are compressed with %s: %w", name, ErrCompressor)
+	if _, err := newDecompressor(s.Compressor()); err != nil {
+		return err
+	}
+	return s.checkFilters(partition)
 }
 
 // readBlock reads and decompresses a block of size bytes into buf, and returns how many bytes it has.

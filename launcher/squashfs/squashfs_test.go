@@ -144,7 +144,9 @@ func TestWalk(t *testing.T) {
 	dir := t.TempDir()
 	want := makeTree(t, dir)
 	for name, options := range map[string][]string{
-		"gzip": nil, "zstd": {"-comp", "zstd"}, "small blocks": {"-b", "4096"}, "large blocks": {"-b", "1M", "-comp", "zstd"},
+		"gzip": nil, "zstd": {"-comp", "zstd"}, "lz4": {"-comp", "lz4"}, "lz4 with more effort": {"-comp", "lz4", "-Xhc"},
+		"xz": {"-comp", "xz"}, "xz with a small dictionary": {"-comp", "xz", "-Xdict-size", "8K"}, "xz with blocks": {"-comp", "xz", "-b", "1M"}, "xz, small blocks": {"-comp", "xz", "-b", "4096"},
+		"small blocks": {"-b", "4096"}, "large blocks": {"-b", "1M", "-comp", "zstd"},
 		"not compressed": {"-noI", "-noD", "-noF", "-noX"}, "no fragments": {"-no-fragments"}, "all fragments": {"-always-use-fragments"},
 		"no duplicates": {"-no-duplicates", "-no-exports"},
 	} {
@@ -164,10 +166,22 @@ func TestWalk(t *testing.T) {
 func TestOtherCompressors(t *testing.T) {
 	dir := t.TempDir()
 	makeTree(t, dir)
-	for _, name := range []string{"xz", "lz4", "lzo"} {
-		_, err := describe(t.Context(), pack(t, dir, "-comp", name), 1<<30)
-		if !errors.Is(err, ErrCompressor) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
+	for name, options := range map[string][]string{"lzo": nil, "lzma": nil, "xz and a filter": {"-comp", "xz", "-Xbcj", "x86"}} {
+		if options == nil {
+			options = []string{"-comp", name}
+		}
+		data := pack(t, dir, options...)
+		for what, err := range map[string]error{
+			"walk": Walk(t.Context(), section(data), func(*tar.Header, io.Reader) error { return nil }), "check": CheckCompressor(section(data)),
+		} {
+			if !errors.Is(err, ErrCompressor) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s of %s: %v", what, name, err)
+			}
+		}
+	}
+	for _, options := range [][]string{nil, {"-comp", "xz"}, {"-comp", "xz", "-Xdict-size", "8K"}, {"-comp", "lz4"}, {"-comp", "zstd", "-Xcompression-level", "3"}} {
+		if err := CheckCompressor(section(pack(t, dir, options...))); err != nil {
+			t.Errorf("%q: %v", options, err)
 		}
 	}
 }
@@ -245,7 +259,7 @@ func FuzzWalk(f *testing.F) {
 		os.Link(filepath.Join(dir, "a/small"), filepath.Join(dir, "second"))); err != nil {
 		f.Fatal(err)
 	}
-	for _, options := range [][]string{{"-noI", "-noD", "-noF"}, {"-b", "4096"}, {"-comp", "zstd"}, {"-noI", "-noD", "-noF", "-no-fragments", "-b", "4096"}} {
+	for _, options := range [][]string{{"-noI", "-noD", "-noF"}, {"-b", "4096"}, {"-comp", "zstd"}, {"-comp", "xz"}, {"-comp", "xz", "-noI"}, {"-comp", "lz4"}, {"-comp", "lz4", "-noI"}, {"-noI", "-noD", "-noF", "-no-fragments", "-b", "4096"}} {
 		data := pack(f, dir, options...)
 		s, err := ReadSuperblock(section(data))
 		if err != nil {

@@ -1,8 +1,8 @@
 // Package squashfs lists the files of a squashfs 4.0 for a program that unpacks it. File systems are written by strangers: each position, size
 // and count is checked before it is used, and the memory that is needed doesn't depend on what the file system says.
 //
-// The format is that of Linux's fs/squashfs/squashfs_fs.h. Blocks compressed with gzip and zstd are read. Owners and extended attributes aren't:
-// the files of an image belong to the user who unpacks it.
+// The format is that of Linux's fs/squashfs/squashfs_fs.h. Blocks compressed with gzip, zstd, xz and lz4 are read. Owners and extended attributes
+// aren't: the files of an image belong to the user who unpacks it.
 package squashfs
 
 import (
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// ErrCompressor means that blocks are compressed by another compressor than gzip and zstd.
-var ErrCompressor = errors.New("berth itself reads gzip and zstd")
+// ErrCompressor means that blocks are compressed by another compressor than those that are read.
+var ErrCompressor = errors.New("berth itself reads gzip, zstd, xz without filters, and lz4")
 
 // Limits of a file system.
 const (
@@ -36,6 +36,9 @@ func Walk(ctx context.Context, partition *io.SectionReader, add func(h *tar.Head
 	}
 	r := &reader{Superblock: s, r: partition, packed: make([]byte, max(s.BlockSize, metadataSize)), blocks: map[int64]metadataBlock{}}
 	if r.unpack, err = newDecompressor(s.Compressor()); err != nil {
+		return err
+	}
+	if err := s.checkFilters(partition); err != nil {
 		return err
 	}
 	w := &walk{reader: r, ctx: ctx, add: add, linked: map[uint64]string{}, block: make([]byte, s.BlockSize), zeros: make([]byte, s.BlockSize)}

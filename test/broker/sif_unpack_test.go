@@ -139,9 +139,15 @@ func TestSIFUnpackHostile(t *testing.T) {
 	if entries, e := os.ReadDir(victim); string(data) != "kept" || err != nil || len(entries) != 1 || e != nil {
 		t.Errorf("outside: %q, %v, %v, %v", data, err, entries, e)
 	}
-	lz4 := packUnusual(t, "", "-comp", "lz4")
-	if got := h.run(alice, h.apptainer("exec", lz4, "true")...); got.Code != 255 || !strings.Contains(got.Err, "compressed with lz4") || !strings.Contains(got.Err, "squashfuse") {
-		t.Errorf("lz4: %+v", got)
+	for _, name := range []string{"xz", "lz4", "zstd"} {
+		image := packUnusual(t, "echo content >file", "-comp", name)
+		h.wantSaid(name, withoutUnpacking(h.run(alice, h.apptainer("exec", image, "cat", "/file")...)), rig.Said{Out: "content\n"})
+	}
+	for name, options := range map[string][]string{"lzo": {"-comp", "lzo"}, "xz and a filter": {"-comp", "xz", "-Xbcj", "x86"}} {
+		image := packUnusual(t, "", options...)
+		if got := h.run(alice, h.apptainer("exec", image, "true")...); got.Code != 255 || !strings.Contains(got.Err, "compressed with "+name) || !strings.Contains(got.Err, "squashfuse") {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 	damaged := filepath.Join(filepath.Dir(odd), "damaged.sif")
 	for offset := range 24 { // in the root's tables, at the end, and in data

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -215,8 +216,8 @@ func canMount() bool {
 // unpack unpacks a SIF file into this user's store. A process of root would have to read what strangers have written, and so doesn't.
 // wanted says that the command line asks for it.
 func (i image) unpack(c *cli.Context, conf berth.Config, wanted bool) (got content, use *os.File, err error) {
-	if err := squashfs.CheckCompressor(i.sif.Root.Compressor); err != nil {
-		if !wanted {
+	if err := squashfs.CheckCompressor(io.NewSectionReader(i.file, i.offset, i.sif.Root.Size)); err != nil {
+		if !wanted && errors.Is(err, squashfs.ErrCompressor) {
 			err = fmt.Errorf("%w; with squashfuse and a /dev/fuse that is open to users, all are mounted", err)
 		}
 		return got, nil, fmt.Errorf("%s: %w", i.file.Name(), err)
