@@ -33,22 +33,31 @@ type Options struct {
 	Dir   string
 	// Layers are the directories of the image's layers, topmost first, instead of Image and Dir.
 	Layers []string
-	// Above are directories of files that hide those of the image, topmost first.
-	Above []string
+	// Above have files that hide those of the image, topmost first.
+	Above []Overlay
 	// Session is an existing directory of the host. A tmpfs of at most Size bytes hides it in this process's mount namespace. The
 	// tmpfs has what is written to the root file system.
 	Session string
 	Size    int64
 	// InPlace means that writes go to Dir or Image.
 	InPlace bool
-	// Writes is an existing directory for what is written, which is kept in upper and work below it. "" means memory.
-	Writes string
+	// Writes is an existing directory for what is written, which is kept in upper and work below it. WritesTree is a detached mount of such a directory instead.
+	// Without them it is kept in memory.
+	Writes     string
+	WritesTree *os.File
 	// Mounts are made in this order by [Container.MountFirst]: bind mounts and file systems without a source. Later are made by [Container.MountLater], and
 	// then those of Missing, bind mounts, unless their source or another mount is at the destination already. All sources are opened first, and can't
 	// be hidden by this process's mounts.
 	Mounts, Later, Missing []specs.Mount
 	// Others are paths in the container that the caller will create.
 	Others []string
+}
+
+// Overlay is a directory, or the detached mount Tree. HasUpper means that the files of the mount are in its directory upper.
+type Overlay struct {
+	Dir      string
+	Tree     *os.File
+	HasUpper bool
 }
 
 // Container is an image's root file system that this process has not entered yet.
@@ -114,7 +123,7 @@ func Open(o Options) (*Container, error) {
 	if o.InPlace {
 		err = overlay.BindMount(c.in("root"), image)
 	} else {
-		err = c.mountOverlay(append(slices.Clone(o.Above), lower...), image, o)
+		err = c.mountOverlays(lower, image, o)
 	}
 	if err != nil {
 		return nil, err
@@ -130,6 +139,59 @@ func Open(o Options) (*Container, error) {
 
 // MountFirst makes the mounts of Options.Mounts. Before, the root file system has no file of the host.
 func (c *Container) MountFirst() error { return c.attachAll(c.first) }
+
+// mountOverlays mounts the root file system above the image's and those of the overlays.
+func (c *Container) mountOverlays(lower []string, image string, o Options) error {
+	var above []string
+	for i, l := range o.Above {
+		dir := l.Dir
+		if l.Tree != nil {
+			at, err := c.attachOverlay(strconv.Itoa(i), l.Tree)
+			if err != nil {
+				return err
+			}
+			if dir = at; l.HasUpper {
+				upper, err := openUpper(at)
+				if err != nil {
+					return err
+				}
+				defer upper.Close() // an O_PATH descriptor
+				dir = procPath(upper)
+			}
+		}
+		above = append(above, dir)
+	}
+	if o.WritesTree != nil {
+		var err error
+		if o.Writes, err = c.attachOverlay("writes", o.WritesTree); err != nil {
+			return err
+		}
+	}
+	return c.mountOverlay(append(above, lower...), image, o)
+}
+
+// attachOverlay attaches a detached mount in the session and returns its path.
+func (c *Container) attachOverlay(name string, tree *os.File) (at string, err error) {
+	at = c.in("overlay-" + name)
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return "", err
+	}
+	return at, attachAt(tree, at)
+}
+
+// openUpper opens the directory upper of an overlay, in which a link would lead to a directory of the host.
+func openUpper(at string) (*os.File, error) {
+	root, err := inroot.OpenRoot(at)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() // an O_PATH descriptor
+	upper, err := inroot.Open(root, "upper", unix.O_NOFOLLOW|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, errors.New("an overlay has no directory upper: apptainer overlay create makes one that has")
+	}
+	return upper, nil
+}
 
 // mountOverlay mounts the root file system above the image's. What is written is kept below a directory of the host, which may be another user's, so no link in
 // it is followed. "" means the session's.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -190,6 +191,18 @@ func TestSIFSignedSwapped(t *testing.T) {
 	}
 }
 
+// serve mounts a squashfs, as a user whose server says that root owns the files. at belongs to the user.
+func (h home) serve(uid int, system, at string) {
+	h.t.Helper()
+	h.Do(h.t, "sh", "-ec", `for name in passwd fuse.conf; do cp /etc/$name "$0.$name"; chmod 644 "$0.$name"; done
+		echo server:x:$1:$1::/:/bin/sh >>"$0.passwd"; echo user_allow_other >>"$0.fuse.conf"
+		for name in passwd fuse.conf; do mount --bind "$0.$name" /etc/$name; done`, system, strconv.Itoa(uid))
+	h.t.Cleanup(func() { h.Do(h.t, "umount", "--lazy", "/etc/passwd", "/etc/fuse.conf", at) })
+	if got := h.run(uid, "squashfuse_ll", "-o", "allow_other", system, at); got.Code != 0 {
+		h.t.Fatalf("%+v", got)
+	}
+}
+
 // TestSIFSignedServed: a file of a file system that another user serves isn't root's because that user says so.
 func TestSIFSignedServed(t *testing.T) {
 	const carol = 4801
@@ -208,14 +221,8 @@ func TestSIFSignedServed(t *testing.T) {
 	keys, config, files, system, at := filepath.Join(dir, "keys"), filepath.Join(dir, "config.toml"), filepath.Join(dir, "files"), filepath.Join(dir, "system"), filepath.Join(dir, "at")
 	rig.Must(t, os.WriteFile(keys, ring.Bytes(), 0o644))
 	rig.Must(t, os.WriteFile(config, fmt.Appendf(nil, "[apptainer]\nsigned_by = [\"%x\"]\nkeyring = %q\n", ann.PrimaryKey.Fingerprint, keys), 0o644))
-	h.Do(t, "sh", "-ec", `mkdir "$0" "$1"; cp "$2" "$0/image.sif"; chown 4801:4801 "$1"; mksquashfs "$0" "$3" -all-root -noappend -quiet -no-progress
-		for name in passwd fuse.conf; do cp /etc/$name "$0.$name"; chmod 644 "$0.$name"; done
-		echo carol:x:4801:4801::/:/bin/sh >>"$0.passwd"; echo user_allow_other >>"$0.fuse.conf"
-		for name in passwd fuse.conf; do mount --bind "$0.$name" /etc/$name; done`, files, at, good, system)
-	t.Cleanup(func() { h.Do(t, "umount", "--lazy", "/etc/passwd", "/etc/fuse.conf", at) })
-	if got := h.run(carol, "squashfuse_ll", "-o", "allow_other", system, at); got.Code != 0 {
-		t.Fatalf("%+v", got)
-	}
+	h.Do(t, "sh", "-ec", `mkdir "$0" "$1"; cp "$2" "$0/image.sif"; chown 4801:4801 "$1"; mksquashfs "$0" "$3" -all-root -noappend -quiet -no-progress`, files, at, good, system)
+	h.serve(carol, system, at)
 	image := filepath.Join(at, "image.sif")
 	h.wantSaid("served by another user", h.run(alice, h.words("--config", config, "apptainer", "exec", image, "echo", "ran")...), rig.Said{
 		Code: 255, Err: "berth: " + image + ": images have to be signed here: user 4801, who serves its file system, could change it after its signature was verified: cp makes a copy of your own\n",

@@ -182,7 +182,7 @@ func (p *plan) remarkDirectory(at string) {
 }
 
 // openImage sets the image of the container: a directory, or the mount or layers that the process outside has passed on. Above it are overlays that are
-// directories, unless the process outside has put them into the mount.
+// directories, unless the process outside has opened them.
 func (p *plan) openImage(session *helper.Session, o *enter.Options) (err error) {
 	passed := os.Getenv(imageVariable)
 	if !p.writes.inFiles {

@@ -87,11 +87,19 @@ func openImage(name string) (image, error) {
 	if err != nil {
 		return image{}, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
 	}
-	if os.Geteuid() == 0 && st.Mode().Perm()&0o004 == 0 {
-		return image{}, errors.Join(fmt.Errorf("%s: root's images are read by a process without rights, which may not read this one: chmod o+r", name), f.Close())
+	if err := checkForServer(st); err != nil {
+		return image{}, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
 	}
 	i.sif, i.offset = file, file.Root.Offset
 	return i, nil
+}
+
+// checkForServer returns an error for a squashfs of root's that its server may not read.
+func checkForServer(st os.FileInfo) error {
+	if os.Geteuid() == 0 && st.Mode().Perm()&0o004 == 0 {
+		return errors.New("root's images are read by a process without rights, which may not read this one: chmod o+r")
+	}
+	return nil
 }
 
 // openPath opens a file for reading, or a directory. Anything else isn't opened: its path may lead to another file at any time.
@@ -164,7 +172,7 @@ func (r openedRoot) pass() (string, error) {
 	switch {
 	case r.dir != "":
 		return directoryImage, nil
-	case r.use != nil, r.content.Tree != 0:
+	case r.use != nil, r.content.Tree != 0, r.content.Dir != "":
 		return passContent(r.content, r.use)
 	}
 	defer r.tree.Close() // a copy

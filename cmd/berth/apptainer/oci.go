@@ -105,6 +105,19 @@ type content struct {
 	// written to in it.
 	Tree     int  `json:"tree,omitempty"`
 	Writable bool `json:"writable,omitempty"`
+	// Dir is a directory, which takes the place of the layers. It is "" unless there are Overlays.
+	Dir string `json:"dir,omitempty"`
+	// Overlays are those of root's container, topmost first.
+	Overlays []passedOverlay `json:"overlays,omitempty"`
+}
+
+// passedOverlay is an overlay of root's container, as the process inside gets it: the path of a directory of --overlay, or the number of a file descriptor of a
+// mount.
+type passedOverlay struct {
+	Dir      string `json:"dir,omitempty"`
+	Tree     int    `json:"tree,omitempty"`
+	IsExt3   bool   `json:"isExt3,omitempty"`
+	Writable bool   `json:"writable,omitempty"`
 }
 
 // unpackReference unpacks the missing layers of an image, which it pulls if that is needed. The layers aren't pruned as long as a process has the
@@ -311,15 +324,44 @@ func (p *plan) openLayers(passed string, o *enter.Options) error {
 	if err != nil {
 		return fmt.Errorf("read the image: %w", err)
 	}
-	if got.Tree != 0 {
-		unix.CloseOnExec(got.Tree)
-		o.Image, o.InPlace = os.NewFile(uintptr(got.Tree), "image"), got.Writable //nolint:gosec // not negative
-		p.writes.allowed = p.writes.allowed || got.Writable
-	} else {
+	switch {
+	case got.Tree != 0:
+		o.Image = receiveTree(got.Tree)
+	case got.Dir != "":
+		o.Dir = got.Dir
+	default:
 		o.Layers = store.OmitHidden(got.Layers)
+	}
+	if got.Tree != 0 || len(got.Overlays) > 0 { // --writable is about an overlay
+		o.InPlace = got.Writable
+		p.writes.allowed = p.writes.allowed || got.Writable
 	}
 	if !got.IsSIF {
 		p.content = &got
+	}
+	return p.openOverlays(got.Overlays, o)
+}
+
+// openOverlays sets the overlays of root's container.
+func (p *plan) openOverlays(overlays []passedOverlay, o *enter.Options) (err error) {
+	if len(overlays) > 0 { // those of directories are among them
+		o.Above = nil
+	}
+	for _, passed := range overlays {
+		l := enter.Overlay{HasUpper: passed.IsExt3}
+		if passed.Dir != "" {
+			l.Dir, err = p.writes.openAboveDir(passed.Dir)
+		} else {
+			l.Tree = receiveTree(passed.Tree)
+		}
+		switch {
+		case err != nil:
+			return err
+		case passed.Writable:
+			o.WritesTree, p.writes.allowed = l.Tree, true
+		default:
+			o.Above = append(o.Above, l)
+		}
 	}
 	return nil
 }
@@ -348,6 +390,12 @@ func restrictToReading(fd int) error {
 		return &fs.PathError{Op: "lock", Path: path, Err: err}
 	}
 	return unix.Dup3(int(f.Fd()), fd, 0)
+}
+
+// receiveTree returns the mount of a file descriptor that this process has inherited.
+func receiveTree(fd int) *os.File {
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), "image") //nolint:gosec // not negative
 }
 
 // chooseWords returns the words that the verb run executes: the entry point, and the arguments or else the default ones. first is the index of the first argument.

@@ -39,8 +39,9 @@ func (s stack) waitEnded() {
 	}
 }
 
-// addOverlays replaces an image's root file system by a mount of it with its overlays, if there are some in files: those of --overlay, and
-// the partitions of a SIF file, which are written to with --writable.
+// addOverlays adds overlays to an image's root file system, if there are some in files: those of --overlay, and the partitions of a SIF file, which are written to with
+// --writable. For a user it replaces the root file system by a mount of all. For root it opens them for the process inside, whose own overlay has them: see
+// [imagemount.MountExt3].
 func (i image) addOverlays(c *cli.Context, conf berth.Config, root *openedRoot) (s stack, err error) {
 	w, err := chooseWrites(c)
 	if err != nil || !w.inFiles && len(i.sif.Overlays) == 0 {
@@ -49,26 +50,25 @@ func (i image) addOverlays(c *cli.Context, conf berth.Config, root *openedRoot) 
 	switch {
 	case w.inPlace && i.isDir:
 		return s, errors.New("--writable: with overlays the image itself isn't written to")
-	case os.Geteuid() == 0:
-		return s, errors.New("overlays in files, and those in SIF files, are mounted for users without root alone; --overlay DIR keeps changes in a directory")
 	}
-	var all imagemount.Stack
+	var overlays []openedOverlay
+	keepsChanges := false
 	defer func() {
-		for _, l := range all.Layers { // the servers have copies
+		for _, l := range overlays { // there are copies
 			l.File.Close()
 			l.Tree.Close()
 		}
 	}()
-	add := func(l imagemount.Layer, writable bool) error {
-		if writable && (all.Writable || w.dir != "") {
+	add := func(l openedOverlay, writable bool) error {
+		if writable && (keepsChanges || w.dir != "") {
 			return errors.New("changes can be kept in one overlay; the others are FILE:ro")
 		}
 		if writable {
-			all.Layers = append([]imagemount.Layer{l}, all.Layers...)
-			all.Writable = true
+			overlays = append([]openedOverlay{l}, overlays...)
+			keepsChanges = true
 			return nil
 		}
-		all.Layers = append(all.Layers, l)
+		overlays = append(overlays, l)
 		return nil
 	}
 	for _, o := range w.above {
@@ -90,11 +90,54 @@ func (i image) addOverlays(c *cli.Context, conf berth.Config, root *openedRoot) 
 			return s, fmt.Errorf("%s: %w", i.file.Name(), err)
 		}
 	}
-	if w.inPlace && !all.Writable {
+	if w.inPlace && !keepsChanges {
 		return s, fmt.Errorf("--writable: %s has no overlay that can be written to", i.file.Name())
+	}
+	if root.use == nil {
+		root.content.IsSIF = true
+	}
+	if os.Geteuid() == 0 {
+		return s, root.passOverlays(overlays, keepsChanges)
+	}
+	return mountStack(c, conf, overlays, keepsChanges, root)
+}
+
+// openedOverlay is an open overlay.
+type openedOverlay struct {
+	imagemount.Layer
+	dir    string // the directory of --overlay, "" for a file
+	isExt3 bool
+}
+
+// passOverlays passes the root file system and its overlays on to the process inside.
+func (r *openedRoot) passOverlays(overlays []openedOverlay, writable bool) (err error) {
+	for i, o := range overlays {
+		p := passedOverlay{Dir: o.dir, IsExt3: o.isExt3, Writable: writable && i == 0}
+		if o.Tree != nil {
+			if p.Tree, err = rootless.Inherit(o.Tree); err != nil {
+				return err
+			}
+		}
+		r.content.Overlays = append(r.content.Overlays, p)
+	}
+	if r.tree != nil {
+		defer r.tree.Close() // a copy is passed on
+		r.content.Tree, err = rootless.Inherit(r.tree)
+	}
+	r.content.Dir = r.dir
+	r.tree, r.dir = nil, ""
+	return err
+}
+
+// mountStack replaces a user's root file system by a mount of it and its overlays.
+func mountStack(c *cli.Context, conf berth.Config, overlays []openedOverlay, writable bool, root *openedRoot) (s stack, err error) {
+	all := imagemount.Stack{Writable: writable}
+	for _, o := range overlays {
+		all.Layers = append(all.Layers, o.Layer)
 	}
 	switch {
 	case root.tree != nil:
+		defer root.tree.Close() // the servers have a copy
 		all.Layers = append(all.Layers, imagemount.Layer{Tree: root.tree})
 	case root.dir != "":
 		all.Layers = append(all.Layers, imagemount.Layer{Dir: root.dir})
@@ -115,9 +158,6 @@ func (i image) addOverlays(c *cli.Context, conf berth.Config, root *openedRoot) 
 		return s, err
 	}
 	s.ended = ended
-	if root.use == nil {
-		root.content.IsSIF = true
-	}
 	root.content.Tree, root.content.Writable, root.content.Layers = s.tree, all.Writable, nil
 	root.tree, root.dir = nil, ""
 	return s, nil
@@ -127,9 +167,9 @@ func (i image) addOverlays(c *cli.Context, conf berth.Config, root *openedRoot) 
 const ext3 = "ext3"
 
 // openOverlay opens a word of --overlay. A squashfs is never written to.
-func openOverlay(c *cli.Context, conf berth.Config, o overlayWord) (l imagemount.Layer, writable bool, err error) {
+func openOverlay(c *cli.Context, conf berth.Config, o overlayWord) (l openedOverlay, writable bool, err error) {
 	if o.isDir {
-		l.Dir = filepath.Join(o.path, "upper")
+		l.dir, l.Dir = o.path, filepath.Join(o.path, "upper")
 		if st, err := os.Lstat(l.Dir); err != nil || !st.IsDir() {
 			return l, false, errors.New("it has no directory upper")
 		}
@@ -174,10 +214,16 @@ func detectFilesystem(f *os.File) (string, error) {
 }
 
 // openPartition opens an overlay in a part of a file that is open for reading. An ext3 file system is locked for one writer or for readers.
-func openPartition(c *cli.Context, conf berth.Config, f *os.File, p sif.Partition, writable bool) (l imagemount.Layer, err error) {
+func openPartition(c *cli.Context, conf berth.Config, f *os.File, p sif.Partition, writable bool) (l openedOverlay, err error) {
 	switch p.Filesystem {
 	case "squashfs":
-		l.Tree, err = mountSquashfs(c, conf, f, p.Offset)
+		st, err := f.Stat()
+		if err == nil {
+			err = checkForServer(st)
+		}
+		if err == nil {
+			l.Tree, err = mountSquashfs(c, conf, f, p.Offset)
+		}
 		return l, err
 	case ext3:
 	default:
@@ -191,10 +237,52 @@ func openPartition(c *cli.Context, conf berth.Config, f *os.File, p sif.Partitio
 	if err != nil {
 		return l, &fs.PathError{Op: "open", Path: f.Name(), Err: errors.Unwrap(err)}
 	}
-	if err := imagemount.LockLayer(c.Context, again, p.Offset, p.Size, writable); err != nil {
+	l = openedOverlay{Layer: imagemount.Layer{File: again, Offset: p.Offset}, isExt3: true}
+	if err = imagemount.LockLayer(c.Context, again, p.Offset, p.Size, writable); err == nil && os.Geteuid() == 0 {
+		if err = checkRootAlone(again); err == nil {
+			l.Tree, err = imagemount.MountExt3(again, p.Offset, p.Size, writable)
+		}
+	}
+	if err != nil {
 		return l, errors.Join(err, again.Close())
 	}
-	return imagemount.Layer{File: again, Offset: p.Offset}, nil
+	return l, nil
+}
+
+// checkRootAlone returns an error unless root alone can change a file that the kernel is to mount, and the directories above it. A user who can change such a directory can
+// have root mount another file of root's, such as the disk of a virtual machine. In a directory with the sticky bit users can't replace root's files.
+func checkRootAlone(f *os.File) error {
+	const remedy = "cp makes a copy of your own"
+	server, found, err := findServer(f)
+	if err != nil {
+		return err
+	}
+	if found && server != 0 {
+		return fmt.Errorf("the kernel mounts it for root, and user %d, who serves its file system, could change it meanwhile: %s", server, remedy)
+	}
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	for {
+		const byOthers = 0o022
+		switch {
+		case st.Uid != 0:
+			return fmt.Errorf("the kernel mounts it for root, and %s belongs to user %d, who could change it meanwhile: %s", path, st.Uid, remedy)
+		case st.Mode&byOthers != 0 && (st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&unix.S_ISVTX == 0):
+			return fmt.Errorf("the kernel mounts it for root, and others can write to %s: chmod go-w, or %s", path, remedy)
+		case path == "/":
+			return nil
+		}
+		path = filepath.Dir(path)
+		if err := unix.Lstat(path, &st); err != nil {
+			return &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+	}
 }
 
 // stackVerb is the hidden verb of [StackCommand].

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/launcher/enter"
 )
 
 // writes say what becomes of changes of the image's files.
@@ -23,9 +24,9 @@ type writes struct {
 	inPlace bool   // in the image, which is a directory
 	dir     string // of --overlay; "" for memory
 	above   []overlayWord
-	// inFiles means that one of above, or the image, has overlays in files. The process outside puts all of above, and the image, into one mount.
+	// inFiles means that one of above is a file. The process outside opens all of above then: see addOverlays.
 	inFiles bool
-	opened  []*os.File // of openAbove
+	opened  []*os.File // of openAboveDir
 }
 
 // overlayWord is a word of --overlay, without a directory that is written to.
@@ -65,22 +66,30 @@ func chooseWrites(c *cli.Context) (w writes, err error) {
 	return w, nil
 }
 
-// openAbove opens the directories of --overlay that aren't written to, and returns their paths, which are valid as long as this process runs its program. No link in
-// them is followed: they may be another user's.
-func (w *writes) openAbove() (paths []string, err error) {
+// openAbove opens the directories of --overlay that aren't written to. No link in them is followed: they may be another user's.
+func (w *writes) openAbove() (all []enter.Overlay, err error) {
 	for _, o := range w.above {
-		dir, err := inroot.OpenRoot(o.path)
+		dir, err := w.openAboveDir(o.path)
 		if err != nil {
-			return nil, fmt.Errorf("--overlay: %w", err)
+			return nil, err
 		}
-		upper, err := inroot.Open(dir, "upper", unix.O_NOFOLLOW|unix.O_DIRECTORY)
-		if err := errors.Join(err, dir.Close()); err != nil {
-			return nil, fmt.Errorf("--overlay %s: %w", o.path, err)
-		}
-		paths = append(paths, fmt.Sprintf("/proc/self/fd/%d", upper.Fd()))
-		w.opened = append(w.opened, upper)
+		all = append(all, enter.Overlay{Dir: dir})
 	}
-	return paths, nil
+	return all, nil
+}
+
+// openAboveDir opens such a directory, and returns the path of its files, which is valid as long as this process runs its program.
+func (w *writes) openAboveDir(path string) (string, error) {
+	dir, err := inroot.OpenRoot(path)
+	if err != nil {
+		return "", fmt.Errorf("--overlay: %w", err)
+	}
+	upper, err := inroot.Open(dir, "upper", unix.O_NOFOLLOW|unix.O_DIRECTORY)
+	if err := errors.Join(err, dir.Close()); err != nil {
+		return "", fmt.Errorf("--overlay %s: %w", path, err)
+	}
+	w.opened = append(w.opened, upper)
+	return fmt.Sprintf("/proc/self/fd/%d", upper.Fd()), nil
 }
 
 // workDirs are the directories of --workdir that have taken the place of file systems in memory, by their names.
