@@ -75,7 +75,7 @@ func TestSIFPulled(t *testing.T) {
 			tt.want.Err = got.Err
 		}
 		h.wantSaid(tt.what, got, tt.want)
-		if strings.Contains(tt.what, "devices") && !strings.Contains(got.Err, "99") {
+		if strings.Contains(tt.what, "devices") && strings.Contains(got.Err, "not found") {
 			t.Errorf("%s: %+v", tt.what, got) // not that of a registry without the image
 		}
 	}
