@@ -9,7 +9,7 @@ import (
 )
 
 // StartApart starts a command without the descriptors and the session keyring that this process was started with: a
-// process that has a keyring may use the keys in it, whoever it runs as.
+// process that has a keyring may use the keys in it, as any user.
 func StartApart(cmd *exec.Cmd) error {
 	if err := CloseDescriptorsOnExec(); err != nil {
 		return err

@@ -79,5 +79,5 @@ func RunInstance(program string, argv, env []string, signals <-chan os.Signal, s
 	}
 }
 
-// endPause is how often an instance that is to end looks for processes of others, whose ends nobody reports to it.
+// endPause is the interval at which an ending instance checks for processes that aren't its children: it isn't notified of their ends.
 const endPause = 20 * time.Millisecond

@@ -49,7 +49,7 @@ func countBlobs(r *fake.Registry, file string) int {
 	return len(slices.DeleteFunc(r.Seen(), func(line string) bool { return !strings.Contains(line, path) }))
 }
 
-// TestFetchSIF: a file is pulled once, whoever wants it, and the file is complete or not there.
+// TestFetchSIF: several processes that request a file pull it once, and the file is complete or not there.
 func TestFetchSIF(t *testing.T) {
 	file := makeNoise(1, 300<<10)
 	r := serveSIF(t, file)

@@ -41,7 +41,7 @@ func Serve(ctx context.Context, offset int64, socket string, idle time.Duration)
 	return removeSocket(ctx, socket)
 }
 
-// removeSocket removes this process's socket, which nobody answers any more, unless another process has replaced it.
+// removeSocket removes this process's socket, which no process serves any more, unless another process has replaced it.
 func removeSocket(ctx context.Context, socket string) (err error) {
 	l, err := lockSocket(ctx, socket)
 	if err != nil {

@@ -2,7 +2,7 @@
 // and count is checked before it is used, and the memory that is needed doesn't depend on what the file system says.
 //
 // The format is that of Linux's fs/squashfs/squashfs_fs.h. Blocks compressed with gzip, zstd, xz and lz4 are read. Owners and extended attributes
-// aren't: the files of an image belong to the user who unpacks it.
+// aren't: the files of an image belong to the user that unpacks it.
 package squashfs
 
 import (

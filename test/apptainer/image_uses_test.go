@@ -27,7 +27,7 @@ var imageUses = []use{
 	{name: "an image with another ending", script: `cp /images/bare.sif image; apptainer exec ./image echo a; apptainer exec image echo b; rm image`},
 	{name: "a symbolic link to an image", script: `ln -s /images/bare.sif a.sif; apptainer exec a.sif echo a`},
 	{name: "an image that only its owner can read", script: `cp /images/bare.sif .; chmod 400 bare.sif; apptainer exec bare.sif echo a`},
-	{name: "an image that nobody can read", script: `cp /images/bare.sif .; chmod 0 bare.sif; apptainer exec bare.sif echo a`},
+	{name: "an image without read permission", script: `cp /images/bare.sif .; chmod 0 bare.sif; apptainer exec bare.sif echo a`},
 	{name: "a directory as image", script: `apptainer exec /images/sandbox sh -c 'echo $DEFINED; cat /data/file; touch /x'`},
 	{name: "a directory as image with run", script: `apptainer run /images/sandbox a`},
 	{name: "a directory with a slash as image", script: `cd /images; apptainer exec sandbox/ cat /data/file; apptainer exec ./sandbox cat /data/file`},

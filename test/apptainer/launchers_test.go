@@ -114,7 +114,7 @@ func TestLaunchers(t *testing.T) {
 				if got := s.ask(t, uid, command("opens")...); got.Code != 0 || got.Out != "12\n" {
 					t.Errorf("with GPUs 1 and 2: %+v", got)
 				}
-				if uid != "root" { // whom the guard lets open all
+				if uid != "root" { // the guard lets root open all GPUs
 					inside := strings.Contains(name, "nvccli")
 					if got := s.ask(t, uid, append(words, "opens")...); !inside && (got.Code != 0 || got.Out != "\n") || inside && !strings.Contains(got.Err, "this process is part of no lease: berth alloc 1") {
 						t.Errorf("without a lease: %+v", got)

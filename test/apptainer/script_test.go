@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The user of the scripts, who has subordinate ids. ann is in the group lab as well.
+// The user of the scripts has subordinate ids. ann is in the group lab as well.
 const (
 	user    = "ann"
 	userID  = 4711

@@ -237,7 +237,7 @@ func TestOCILayers(t *testing.T) {
 	}
 }
 
-// makeOpaqueOCI makes an OCI layout that all users may read, with an image one of whose layers hides all files of the one below.
+// makeOpaqueOCI makes an OCI layout that all users may read, with an image in which a layer hides all files of the one below.
 func makeOpaqueOCI(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("/bin/busybox")

@@ -249,8 +249,8 @@ func TestInstanceSignals(t *testing.T) {
 	waitForText(t, said, "ready\nTERM\n")
 }
 
-// TestInstanceOfAnother: a user neither sees, enters nor stops the instance of another one, also with a record that names its first process, and nobody reaches processes outside of
-// containers by a record.
+// TestInstanceOfAnother: an instance can't be listed, entered or stopped by another user, also with a record that names its first process. A record leads to no process outside of
+// containers.
 func TestInstanceOfAnother(t *testing.T) {
 	h, image := sifHome(t, instanceFiles())
 	h.endInstances()
@@ -376,7 +376,7 @@ func TestInstanceUsers(t *testing.T) {
 	lock := locks[0]
 	holder := h.start(alice, "flock", "--no-fork", lock, "sleep", "1000")
 	rig.WaitUntil(t, "the lock is taken", func() bool { return h.run(alice, "flock", "--nonblock", lock, "true").Code != 0 })
-	h.wantSaid("a user who keeps the process waiting", h.Run(t, h.Command("timeout", "60", h.Berth, "apptainer", "instance", "list", "--user", "alice")),
+	h.wantSaid("a process that the user keeps waiting", h.Run(t, h.Command("timeout", "60", h.Berth, "apptainer", "instance", "list", "--user", "alice")),
 		rig.Said{Code: 255, Err: "berth: a process of user alice doesn't answer\n"})
 	waiting := h.start(0, h.Berth, "apptainer", "instance", "list", "--user", "alice")
 	var pids []string

@@ -51,7 +51,7 @@ func copyImage(t *testing.T, image string) string {
 	return f.Name()
 }
 
-// TestSIFSigned: with apptainer.signed_by, only SIF files that one of these keys has signed are run, as they were signed, and only if nobody else can
+// TestSIFSigned: with apptainer.signed_by, only SIF files that one of these keys has signed are run, as they were signed, and only if no other user can
 // change them.
 func TestSIFSigned(t *testing.T) {
 	h, plain := sifHome(t, nil)
@@ -120,7 +120,7 @@ func TestSIFSigned(t *testing.T) {
 		{"an object that was added", add(sign(plain, ann, first), 1), "object 3: object not signed"},
 		{"another user's", owned(good, carol, 0o644), "its owner, user 4801, could change it after its signature was verified: cp makes a copy of your own"},
 		{"a group's", owned(good, alice, 0o664), "others could change it after its signature was verified: chmod go-w"},
-		{"everybody's", owned(good, 0, 0o646), "others could change it after its signature was verified: chmod go-w"},
+		{"writable by all users", owned(good, 0, 0o646), "others could change it after its signature was verified: chmod go-w"},
 	} {
 		want := rig.Said{Out: "ran\n"}
 		if tt.want != "" {
@@ -225,7 +225,7 @@ func TestSIFSignedServed(t *testing.T) {
 	h.serve(carol, system, at)
 	image := filepath.Join(at, "image.sif")
 	h.wantSaid("served by another user", h.run(alice, h.words("--config", config, "apptainer", "exec", image, "echo", "ran")...), rig.Said{
-		Code: 255, Err: "berth: " + image + ": images have to be signed here: user 4801, who serves its file system, could change it after its signature was verified: cp makes a copy of your own\n",
+		Code: 255, Err: "berth: " + image + ": images have to be signed here: user 4801 serves its file system and could change it after its signature was verified: cp makes a copy of your own\n",
 	})
 	h.Do(t, "umount", "--lazy", at)
 	h.Do(t, "squashfuse_ll", "-o", "allow_other", system, at) // of root's

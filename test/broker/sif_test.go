@@ -20,7 +20,7 @@ func (h home) apptainer(words ...string) []string {
 	return h.words(append([]string{"apptainer"}, words...)...)
 }
 
-// sifHome returns a user who may use FUSE, as on hosts with udev, and an image.
+// sifHome returns a user that may use FUSE, as on hosts with udev, and an image.
 func sifHome(t *testing.T, scripts map[string]string) (home, string) {
 	t.Helper()
 	n := start(t)

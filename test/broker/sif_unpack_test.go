@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// unpackHome returns a user who may not use FUSE, and an image.
+// unpackHome returns a user that may not use FUSE, and an image.
 func unpackHome(t *testing.T, scripts map[string]string) (home, string) {
 	t.Helper()
 	h, image := sifHome(t, scripts)

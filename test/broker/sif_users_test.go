@@ -72,7 +72,7 @@ func TestSIFDirectoriesOfUsers(t *testing.T) {
 	}
 }
 
-// TestSIFSocketOfAnother: a user's command takes no image from a process of another user, who can write to the directory that XDG_RUNTIME_DIR names.
+// TestSIFSocketOfAnother: a user's command takes no image from a process of another user with write access to the directory that XDG_RUNTIME_DIR names.
 func TestSIFSocketOfAnother(t *testing.T) {
 	h, image := sifHome(t, nil)
 	shared := filepath.Join(filepath.Dir(image), "shared")

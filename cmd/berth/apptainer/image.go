@@ -243,7 +243,7 @@ func (i image) unpack(c *cli.Context, conf berth.Config, wanted bool) (got conte
 }
 
 // sifScheme begins the reference of an open SIF file for the process that unpacks it. The number of a file descriptor follows, and the path, which is only shown: it
-// can lead to another file by then, whose signatures nobody has verified.
+// can lead to another file by then, with signatures that aren't verified.
 const sifScheme = "sif:"
 
 // openPassed opens a SIF file again by what follows sifScheme.

@@ -24,7 +24,7 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// instance is the record of an instance. It says where the instance is, and no more: only the kernel and the broker decide who may enter a container,
+// instance is the record of an instance. It says where the instance is, and no more: only the kernel and the broker decide which users may enter a container,
 // signal its processes and join the cgroup of its lease. So what a user, or a container with the user's directories, writes into a record of that user's leads to
 // containers of the same user alone.
 type instance struct {

@@ -176,7 +176,7 @@ func unpackInto(c *cli.Context, conf berth.Config, at store.Store, ref string, w
 	return content{Name: img.Name, Layers: layers, Config: img.Config, IsSIF: isSIF}, img.RecordUse(use, layers)
 }
 
-// findUnpacked sets got for an image all of whose layers are unpacked, and reports whether it is one: then no process is needed that may unpack them. Archives aren't
+// findUnpacked sets got for an image with all layers unpacked, and reports whether it is one: then no process is needed that may unpack them. Archives aren't
 // looked into, because compressed ones have to be decompressed.
 func findUnpacked(c *cli.Context, at store.Store, ref, use string, got *content) bool {
 	passed, isSIF := strings.CutPrefix(ref, sifScheme)

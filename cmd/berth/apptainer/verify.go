@@ -95,14 +95,14 @@ func verifyImage(c *cli.Context) error {
 // printVerdict prints the result of a signature as Apptainer 1.4.5 does. global is the admin's keyring.
 func printVerdict(w io.Writer, v sif.Verdict, global string) {
 	if k := v.Signer; k != nil {
-		whose := "[LOCAL]"
+		label := "[LOCAL]"
 		if k.Keyring == global {
-			whose = "[GLOBAL]"
+			label = "[GLOBAL]"
 		}
 		if k.Name != "" {
-			fmt.Fprintf(w, "%-18s Signing entity: %s\n", whose, printable.Line(k.Name))
+			fmt.Fprintf(w, "%-18s Signing entity: %s\n", label, printable.Line(k.Name))
 		}
-		fmt.Fprintf(w, "%-18s Fingerprint: %s\n", whose, k.Fingerprint)
+		fmt.Fprintf(w, "%-18s Fingerprint: %s\n", label, k.Fingerprint)
 	}
 	if len(v.Objects) > 0 {
 		const row = "%-4s|%-8s|%-8s|%s\n"
@@ -211,12 +211,12 @@ func checkWriters(f *os.File) error {
 	}
 	server, found, err := findServer(f)
 	if err == nil && found && !isTrusted(server) {
-		err = fmt.Errorf("user %d, who serves its file system, could change it after its signature was verified: cp makes a copy of your own", server)
+		err = fmt.Errorf("user %d serves its file system and could change it after its signature was verified: cp makes a copy of your own", server)
 	}
 	return err
 }
 
-// findServer returns the user who has mounted a file's file system, if a process serves it (FUSE): such a process also says who owns the file.
+// findServer returns the user that has mounted a file's file system, if a process serves it (FUSE): such a process also determines the file's owner.
 func findServer(f *os.File) (uid int, found bool, err error) {
 	var system unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &system); err != nil || system.Type != unix.FUSE_SUPER_MAGIC {
@@ -243,5 +243,5 @@ func findServer(f *os.File) (uid int, found bool, err error) {
 			}
 		}
 	}
-	return 0, false, errors.New("nothing says who serves its file system (FUSE): cp makes a copy of your own")
+	return 0, false, errors.New("its mount names no user that serves the file system (FUSE): cp makes a copy of your own")
 }
