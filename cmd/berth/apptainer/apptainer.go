@@ -200,7 +200,7 @@ func runOutside(c *cli.Context, conf berth.Config, wanted request.Request) (err 
 		return err
 	}
 	defer stack.waitEnded()
-	passed, err := root.pass()
+	passed, err := root.passDescriptors()
 	if err != nil {
 		return err
 	}

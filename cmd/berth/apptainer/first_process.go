@@ -72,7 +72,7 @@ func startFirstProcess(c *cli.Context, o *launcher.Options, p *plan, session *he
 		}
 		files.closeOnExec()
 		wait = func(first *os.Process) {
-			if err := files.announce(ready, first.Pid); err != nil {
+			if err := files.announceInstance(ready, first.Pid); err != nil {
 				verb.PrintError(err.Error())
 				_ = first.Kill() // it may have ended
 			}

@@ -148,7 +148,7 @@ func (i image) openRoot(c *cli.Context, conf berth.Config, wanted request.Reques
 		return root, errors.New("--unsquash: SIF files are unpacked for users alone; for root a process without rights reads them")
 	case unpacks, os.Geteuid() != 0 && !canMount():
 		if err = checkDevices(c, conf, wanted); err == nil {
-			root.content, root.use, err = i.unpack(c, conf, unpacks)
+			root.content, root.use, err = i.unpackImage(c, conf, unpacks)
 		}
 		return root, err
 	}
@@ -166,9 +166,9 @@ func mountSquashfs(c *cli.Context, conf berth.Config, f *os.File, offset int64) 
 	return tree, nil
 }
 
-// pass returns the value of imageVariable for the process inside. For a mount it is the number of a file descriptor, which the programs that this
+// passDescriptors returns the value of imageVariable for the process inside. For a mount it is the number of a file descriptor, which the programs that this
 // process starts inherit.
-func (r openedRoot) pass() (string, error) {
+func (r openedRoot) passDescriptors() (string, error) {
 	switch {
 	case r.dir != "":
 		return directoryImage, nil
@@ -221,9 +221,9 @@ func canMount() bool {
 	return err == nil
 }
 
-// unpack unpacks a SIF file into this user's store. A process of root would have to read what strangers have written, and so doesn't.
+// unpackImage unpacks a SIF file into this user's store. A process of root would have to read what strangers have written, and so doesn't.
 // wanted says that the command line asks for it.
-func (i image) unpack(c *cli.Context, conf berth.Config, wanted bool) (got content, use *os.File, err error) {
+func (i image) unpackImage(c *cli.Context, conf berth.Config, wanted bool) (got content, use *os.File, err error) {
 	if err := squashfs.CheckCompressor(io.NewSectionReader(i.file, i.offset, i.sif.Root.Size)); err != nil {
 		if !wanted && errors.Is(err, squashfs.ErrCompressor) {
 			err = fmt.Errorf("%w; with squashfuse and a /dev/fuse that is open to users, all are mounted", err)

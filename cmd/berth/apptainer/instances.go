@@ -91,7 +91,7 @@ func openInstances(conf berth.Config) (s instances, err error) {
 	return instances{dir, fmt.Sprintf("/proc/self/fd/%d", dir.Fd())}, nil
 }
 
-func (s instances) close() { _ = s.dir.Close() } // an O_PATH descriptor
+func (s instances) closeDirectory() { _ = s.dir.Close() } // an O_PATH descriptor
 
 // errTaken means that there is an instance of a name.
 var errTaken = errors.New("there is an instance of this name already")
@@ -105,9 +105,9 @@ func checkInstanceName(name string) error {
 	return nil
 }
 
-// reserve creates and locks the file of a name. Its error Is errTaken if there is an instance of that name. It waits for the processes outside of an instance
+// reserveName creates and locks the file of a name. Its error Is errTaken if there is an instance of that name. It waits for the processes outside of an instance
 // whose first process has ended.
-func (s instances) reserve(ctx context.Context, name string) (*os.File, error) {
+func (s instances) reserveName(ctx context.Context, name string) (*os.File, error) {
 	for deadline := time.Now().Add(killTime); ; {
 		f, err := s.tryReserve(ctx, name)
 		if !errors.Is(err, errTaken) || !s.isEnding(name) || time.Now().After(deadline) {
@@ -177,8 +177,8 @@ func (s instances) openRecord(name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil //nolint:gosec // not negative
 }
 
-// find returns the instances whose names match a pattern (path.Match), in the order of their names, without those that are starting.
-func (s instances) find(ctx context.Context, pattern string) (all []instance, err error) {
+// findInstances returns the instances whose names match a pattern (path.Match), in the order of their names, without those that are starting.
+func (s instances) findInstances(ctx context.Context, pattern string) (all []instance, err error) {
 	if _, err := path.Match(pattern, ""); err != nil {
 		return nil, fmt.Errorf("%q: %w", pattern, err)
 	}
@@ -192,7 +192,7 @@ func (s instances) find(ctx context.Context, pattern string) (all []instance, er
 			if matches, _ := path.Match(pattern, name); !matches || checkInstanceName(name) != nil {
 				continue
 			}
-			i, found, err := s.read(name)
+			i, found, err := s.readRecord(name)
 			if err != nil {
 				return err
 			}
@@ -208,8 +208,8 @@ func (s instances) find(ctx context.Context, pattern string) (all []instance, er
 // maxRecord bounds a record, in bytes.
 const maxRecord = 1 << 20
 
-// read returns the record of an instance. Without an instance the file is removed.
-func (s instances) read(name string) (i instance, found bool, err error) {
+// readRecord returns the record of an instance. Without an instance the file is removed.
+func (s instances) readRecord(name string) (i instance, found bool, err error) {
 	f, err := s.openRecord(name, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return i, false, nil
@@ -232,12 +232,12 @@ func (s instances) read(name string) (i instance, found bool, err error) {
 	return i, true, nil
 }
 
-// get returns the instance of a name.
-func (s instances) get(ctx context.Context, name string) (i instance, err error) {
+// findInstance returns the instance of a name.
+func (s instances) findInstance(ctx context.Context, name string) (i instance, err error) {
 	if err := checkInstanceName(name); err != nil {
 		return i, err
 	}
-	all, err := s.find(ctx, name)
+	all, err := s.findInstances(ctx, name)
 	if err == nil && len(all) == 0 {
 		err = fmt.Errorf("there is no instance %s; berth apptainer instance list lists them", name)
 	}

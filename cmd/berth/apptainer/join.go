@@ -69,10 +69,10 @@ const (
 	joinInside  = "inside"
 )
 
-// start starts the program as a child of this process and returns it, and the index of its working directory. The program has all namespaces of the
+// startProgram starts the program as a child of this process and returns it, and the index of its working directory. The program has all namespaces of the
 // container, no rights that its user hasn't there, and the terminal, session, process group and open files of this process. The kernel kills it when this
 // process ends. The goroutine is locked to its thread.
-func (j join) start() (command *os.Process, dir int, err error) {
+func (j join) startProgram() (command *os.Process, dir int, err error) {
 	nsenter := ociruntime.LookUp("nsenter")
 	if nsenter == "" {
 		return nil, 0, fmt.Errorf("there is no nsenter in %s: install util-linux", ociruntime.Programs)

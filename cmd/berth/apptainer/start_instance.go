@@ -69,8 +69,8 @@ func (f instanceFiles) endWithStarter() {
 	}
 }
 
-// announce completes the record when the first process has started the command, and tells the command that has started the instance. pid is the first process.
-func (f instanceFiles) announce(ready *os.File, pid int) error {
+// announceInstance completes the record when the first process has started the command, and tells the command that has started the instance. pid is the first process.
+func (f instanceFiles) announceInstance(ready *os.File, pid int) error {
 	from := bufio.NewReader(ready)
 	line, err := from.ReadBytes('\n')
 	if err != nil {
@@ -204,8 +204,8 @@ func startInstance(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer all.close()
-	record, err := all.reserve(c.Context, name)
+	defer all.closeDirectory()
+	record, err := all.reserveName(c.Context, name)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func startInstance(c *cli.Context) error {
 		return err
 	}
 	if file := readText(c, "pid-file"); file != "" {
-		i, err := all.get(c.Context, name)
+		i, err := all.findInstance(c.Context, name)
 		if err != nil {
 			return err
 		}

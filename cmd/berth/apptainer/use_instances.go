@@ -40,8 +40,8 @@ func joinInstance(c *cli.Context, conf berth.Config, name string) error {
 	if err != nil {
 		return err
 	}
-	defer all.close()
-	i, err := all.get(c.Context, name)
+	defer all.closeDirectory()
+	i, err := all.findInstance(c.Context, name)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func joinInstance(c *cli.Context, conf berth.Config, name string) error {
 	}
 	runtime.LockOSThread() // the processes that enter the container end with the thread
 	return verb.RunProcess(c.Context, func() (*os.Process, error) {
-		child, at, err := program.start()
+		child, at, err := program.startProgram()
 		if err == nil && at > 0 {
 			plan.remarkDirectory(dirs[at])
 		}
@@ -144,7 +144,7 @@ func listInstances(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer in.close()
+	defer in.closeDirectory()
 	if c.Bool("json") {
 		listed := []listedInstance{}
 		for _, i := range all {
@@ -192,8 +192,8 @@ func findInstances(c *cli.Context, pattern string) (found []instance, in instanc
 	if pattern == "" {
 		pattern = "*"
 	}
-	if found, err = in.find(c.Context, pattern); err != nil {
-		in.close()
+	if found, err = in.findInstances(c.Context, pattern); err != nil {
+		in.closeDirectory()
 	}
 	return found, in, err
 }
@@ -311,7 +311,7 @@ func stopInstances(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer in.close()
+	defer in.closeDirectory()
 	if len(all) == 0 {
 		what := "there is no instance"
 		if pattern != "" {
@@ -322,7 +322,7 @@ func stopInstances(c *cli.Context) error {
 	kill := time.Now().Add(time.Duration(c.Int("timeout")) * time.Second)
 	for _, i := range all {
 		verb.PrintError(fmt.Sprintf("stopping instance %s of %s (process %d)", i.Name, i.Image, i.PID))
-		if err := i.signal(sig); err != nil {
+		if err := i.sendSignal(sig); err != nil {
 			return err
 		}
 	}
@@ -331,7 +331,7 @@ func stopInstances(c *cli.Context) error {
 			return err
 		}
 	}
-	_, err = in.find(c.Context, "*") // removes the records
+	_, err = in.findInstances(c.Context, "*") // removes the records
 	return err
 }
 
@@ -350,8 +350,8 @@ func parseStopSignal(word string) (unix.Signal, error) {
 	return 0, fmt.Errorf("--signal %s: there is no such signal", word)
 }
 
-// signal sends a signal to the first process of an instance, which passes it on. One that has ended is no error.
-func (i instance) signal(sig unix.Signal) error {
+// sendSignal sends a signal to the first process of an instance, which passes it on. One that has ended is no error.
+func (i instance) sendSignal(sig unix.Signal) error {
 	first, err := i.openFirst()
 	if err != nil {
 		return nil //nolint:nilerr // it has ended
@@ -384,7 +384,7 @@ func (s instances) endInstance(ctx context.Context, i instance, kill time.Time) 
 			return fmt.Errorf("instance %s has processes that can't be killed", i.Name)
 		default:
 			verb.PrintError(fmt.Sprintf("killing instance %s of %s (process %d) after the timeout", i.Name, i.Image, i.PID))
-			if err := i.signal(unix.SIGKILL); err != nil {
+			if err := i.sendSignal(unix.SIGKILL); err != nil {
 				return err
 			}
 			killed, kill = true, time.Now().Add(killTime)

@@ -46,7 +46,7 @@ func OpenLibrary(a registry.Access, address, path, arch string) (*Library, error
 
 // Resolve asks the server for digest and size of the file.
 func (l *Library) Resolve(ctx context.Context) (registry.Descriptor, error) {
-	body, err := l.get(ctx, "/v1/images/", 0)
+	body, err := l.requestImage(ctx, "/v1/images/", 0)
 	if err != nil {
 		return registry.Descriptor{}, err
 	}
@@ -73,10 +73,10 @@ func (l *Library) Resolve(ctx context.Context) (registry.Descriptor, error) {
 
 // Fetch reads the file, beginning at offset from.
 func (l *Library) Fetch(ctx context.Context, _ registry.Descriptor, from int64) (io.ReadCloser, error) {
-	return l.get(ctx, "/v1/imagefile/", from)
+	return l.requestImage(ctx, "/v1/imagefile/", from)
 }
 
-func (l *Library) get(ctx context.Context, call string, from int64) (io.ReadCloser, error) {
+func (l *Library) requestImage(ctx context.Context, call string, from int64) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.address+call+l.path+"?arch="+url.QueryEscape(l.arch), nil)
 	if err != nil {
 		return nil, err

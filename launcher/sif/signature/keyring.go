@@ -29,7 +29,7 @@ type key struct {
 	path   string
 }
 
-func (k key) fingerprint() string { return formatFingerprint(k.entity) }
+func (k key) formatFingerprint() string { return formatFingerprint(k.entity) }
 
 func formatFingerprint(e *openpgp.Entity) string { return fmt.Sprintf("%X", e.PrimaryKey.Fingerprint) }
 
@@ -68,28 +68,28 @@ func parseKeyring(path string, data []byte) (all keyring, err error) {
 	return all, nil
 }
 
-// filter returns the keys that are accepted.
-func (r keyring) filter(accept func(fingerprint string) bool) (chosen keyring) {
+// selectKeys returns the keys that are accepted.
+func (r keyring) selectKeys(accept func(fingerprint string) bool) (chosen keyring) {
 	for _, k := range r {
-		if accept(k.fingerprint()) {
+		if accept(k.formatFingerprint()) {
 			chosen = append(chosen, k)
 		}
 	}
 	return chosen
 }
 
-// has reports whether a key is there.
-func (r keyring) has(fingerprint string) bool {
-	return len(r.filter(func(f string) bool { return f == fingerprint })) > 0
+// hasKey reports whether a key is there.
+func (r keyring) hasKey(fingerprint string) bool {
+	return len(r.selectKeys(func(f string) bool { return f == fingerprint })) > 0
 }
 
-// join returns the keys of both. Of a key that is in both, the one of r counts.
-func (r keyring) join(other keyring) keyring {
-	return append(r[:len(r):len(r)], other.filter(func(f string) bool { return !r.has(f) })...)
+// joinKeyring returns the keys of both. Of a key that is in both, the one of r counts.
+func (r keyring) joinKeyring(other keyring) keyring {
+	return append(r[:len(r):len(r)], other.selectKeys(func(f string) bool { return !r.hasKey(f) })...)
 }
 
-// list returns the keys for the library. It is never nil, which the library takes for no keyring.
-func (r keyring) list() openpgp.EntityList {
+// listEntities returns the keys for the library. It is never nil, which the library takes for no keyring.
+func (r keyring) listEntities() openpgp.EntityList {
 	all := openpgp.EntityList{}
 	for _, k := range r {
 		all = append(all, k.entity)
@@ -97,8 +97,8 @@ func (r keyring) list() openpgp.EntityList {
 	return all
 }
 
-// describe describes a key of the keyring.
-func (r keyring) describe(e *openpgp.Entity) *sif.Key {
+// describeKey describes a key of the keyring.
+func (r keyring) describeKey(e *openpgp.Entity) *sif.Key {
 	d := &sif.Key{Fingerprint: formatFingerprint(e), Created: e.PrimaryKey.CreationTime.UTC()}
 	if id := e.PrimaryIdentity(); id != nil {
 		d.Name = id.Name
@@ -134,26 +134,26 @@ func ChangeKeyring(ctx context.Context, c sif.KeyringChange) (all []sif.Key, err
 	if err != nil {
 		return nil, err
 	}
-	changed, err := ring.change(c)
+	changed, err := ring.applyChange(c)
 	if err != nil {
 		return nil, err
 	}
 	for _, k := range changed {
-		all = append(all, *changed.describe(k.entity))
+		all = append(all, *changed.describeKey(k.entity))
 	}
 	if c.Import == "" && c.Remove == "" {
 		return all, nil
 	}
-	return all, changed.write(c)
+	return all, changed.writeFile(c)
 }
 
-// change returns the keys after a change.
-func (r keyring) change(c sif.KeyringChange) (keyring, error) {
+// applyChange returns the keys after a change.
+func (r keyring) applyChange(c sif.KeyringChange) (keyring, error) {
 	if c.Remove != "" {
-		if !r.has(c.Remove) {
+		if !r.hasKey(c.Remove) {
 			return nil, fmt.Errorf("%s has no key %s", c.Path, c.Remove)
 		}
-		r = r.filter(func(f string) bool { return f != c.Remove })
+		r = r.selectKeys(func(f string) bool { return f != c.Remove })
 	}
 	if c.Import == "" {
 		return r, nil
@@ -170,15 +170,15 @@ func (r keyring) change(c sif.KeyringChange) (keyring, error) {
 		return nil, fmt.Errorf("%s has no OpenPGP key", c.Import)
 	}
 	// A key that is there may have been revoked or extended meanwhile.
-	return r.filter(func(f string) bool { return !added.has(f) }).join(added), nil
+	return r.selectKeys(func(f string) bool { return !added.hasKey(f) }).joinKeyring(added), nil
 }
 
-// write writes the keys as Apptainer's file pgp-public has them.
-func (r keyring) write(c sif.KeyringChange) error {
+// writeFile writes the keys as Apptainer's file pgp-public has them.
+func (r keyring) writeFile(c sif.KeyringChange) error {
 	var b bytes.Buffer
 	for _, k := range r {
 		if err := k.entity.Serialize(&b); err != nil {
-			return fmt.Errorf("write OpenPGP key %s: %w", k.fingerprint(), err)
+			return fmt.Errorf("write OpenPGP key %s: %w", k.formatFingerprint(), err)
 		}
 	}
 	perm := fs.FileMode(0o600)

@@ -44,7 +44,7 @@ func Verify(ctx context.Context, f *os.File, v sif.Verification, report func(sif
 	if !info.Mode().IsRegular() {
 		return errors.New("it is no regular file")
 	}
-	return verify(ctx, f, info.Size(), v, keys, report)
+	return verifySignatures(ctx, f, info.Size(), v, keys, report)
 }
 
 // keys are the keys of a verification, of one of the two kinds.
@@ -70,10 +70,10 @@ func readKeys(v sif.Verification) (k keys, err error) {
 		if err != nil {
 			return k, err
 		}
-		k.ring = k.ring.join(ring)
+		k.ring = k.ring.joinKeyring(ring)
 	}
 	if len(v.Accepted) > 0 {
-		k.ring = k.ring.filter(func(fingerprint string) bool { return slices.Contains(v.Accepted, fingerprint) })
+		k.ring = k.ring.selectKeys(func(fingerprint string) bool { return slices.Contains(v.Accepted, fingerprint) })
 	}
 	return k, nil
 }
@@ -87,8 +87,8 @@ func parsePublicKey(pem []byte) (signature.Verifier, error) {
 	return signature.LoadVerifier(key, crypto.SHA256)
 }
 
-// verify is Verify of a file with size bytes.
-func verify(ctx context.Context, r io.ReaderAt, size int64, v sif.Verification, k keys, report func(sif.Verdict) bool) error {
+// verifySignatures is Verify of a file with size bytes.
+func verifySignatures(ctx context.Context, r io.ReaderAt, size int64, v sif.Verification, k keys, report func(sif.Verdict) bool) error {
 	file, objects, err := sif.Load(interruptible{r, ctx}, size)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func listOptions(v sif.Verification, k keys, file *library.FileImage) (all []int
 	if k.public != nil {
 		all = append(all, integrity.OptVerifyWithVerifier(k.public))
 	} else {
-		all = append(all, integrity.OptVerifyWithKeyRing(k.ring.list()))
+		all = append(all, integrity.OptVerifyWithKeyRing(k.ring.listEntities()))
 	}
 	for _, id := range v.Groups {
 		all = append(all, integrity.OptVerifyGroup(id))
@@ -170,7 +170,7 @@ func describeResult(r integrity.VerifyResult, k keys, objects []sif.Object) (v s
 		return &objects[i] // the library has the same objects
 	}
 	if e := r.Entity(); e != nil {
-		v.Signer = k.ring.describe(e)
+		v.Signer = k.ring.describeKey(e)
 	}
 	for _, d := range r.Verified() {
 		v.Objects = append(v.Objects, *find(d.ID()))

@@ -52,7 +52,7 @@ func newKey(t testing.TB, name string, config packet.Config) (*openpgp.Entity, k
 func writeRing(t testing.TB, r keyring) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ring")
-	if err := r.write(sif.KeyringChange{Path: path}); err != nil {
+	if err := r.writeFile(sif.KeyringChange{Path: path}); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -185,7 +185,7 @@ func TestCheck(t *testing.T) {
 		{"unsigned", plain, ring, "signature not found for object group 1"},
 		{"no keys", good, nil, "unknown entity"},
 		{"another key", sign(t, plain, by(bob), group(1)), ring, "unknown entity"},
-		{"a key that isn't accepted", sign(t, plain, by(bob), group(1)), ring.join(bobs), "unknown entity"},
+		{"a key that isn't accepted", sign(t, plain, by(bob), group(1)), ring.joinKeyring(bobs), "unknown entity"},
 		{"expired key", sign(t, plain, by(old), group(1), integrity.OptSignWithTime(func() time.Time { return time.Now().Add(-time.Hour) })), olds, "key expired"},
 		{"another group", sign(t, plain, by(ann), group(2)), ring, "signature not found for object group 1"},
 		{"another object", sign(t, plain, by(ann), integrity.OptSignObjects(1)), ring, "not signed"},
@@ -201,7 +201,7 @@ func TestCheck(t *testing.T) {
 		{"signed by a key of another kind", sign(t, plain, integrity.OptSignWithSigner(signer), group(1)), ring, "key material not provided"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			accepted := []string{ring[0].fingerprint(), olds[0].fingerprint()}
+			accepted := []string{ring[0].formatFingerprint(), olds[0].formatFingerprint()}
 			err := Check(t.Context(), newFile(t, tt.data), sif.Verification{Keyrings: []string{writeRing(t, tt.keys)}, Accepted: accepted, Covered: partitions(t, tt.data)})
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("%v, want %q", err, tt.want)
@@ -367,8 +367,8 @@ func TestBounds(t *testing.T) {
 func TestKeyring(t *testing.T) {
 	ann, anns := newKey(t, "ann", packet.Config{})
 	_, bobs := newKey(t, "bob", packet.Config{})
-	both := anns.join(bobs).join(anns)
-	if len(both) != 2 || both.describe(both[0].entity).Name != "ann <ann@example.org>" || len(both[0].fingerprint()) != 40 {
+	both := anns.joinKeyring(bobs).joinKeyring(anns)
+	if len(both) != 2 || both.describeKey(both[0].entity).Name != "ann <ann@example.org>" || len(both[0].formatFingerprint()) != 40 {
 		t.Fatalf("both keys: %v", both)
 	}
 	data, err := os.ReadFile(writeRing(t, both))
@@ -406,8 +406,8 @@ func TestKeyring(t *testing.T) {
 		{"nothing yet", sif.KeyringChange{}, "", ""},
 		{"binary", sif.KeyringChange{Import: newFile(t, data).Name()}, "ann bob ", ""},
 		{"again, with armor", sif.KeyringChange{Import: newFile(t, text.Bytes()).Name()}, "ann bob ", ""},
-		{"remove", sif.KeyringChange{Remove: anns[0].fingerprint()}, "bob ", ""},
-		{"remove again", sif.KeyringChange{Remove: anns[0].fingerprint()}, "", "has no key " + anns[0].fingerprint()},
+		{"remove", sif.KeyringChange{Remove: anns[0].formatFingerprint()}, "bob ", ""},
+		{"remove again", sif.KeyringChange{Remove: anns[0].formatFingerprint()}, "", "has no key " + anns[0].formatFingerprint()},
 		{"import one", sif.KeyringChange{Import: writeRing(t, anns)}, "bob ann ", ""},
 		{"a secret key", sif.KeyringChange{Import: newFile(t, secret.Bytes()).Name()}, "", "has a secret key"},
 		{"no key", sif.KeyringChange{Import: newFile(t, []byte("text")).Name()}, "", "openpgp: "},
@@ -442,10 +442,10 @@ func FuzzVerify(f *testing.F) {
 		r := bytes.NewReader(data)
 		ignore := func(sif.Verdict) bool { return true }
 		if strangers, err := parseKeyring("", keysOfStranger); err == nil {
-			_ = verify(t.Context(), r, r.Size(), sif.Verification{}, keys{ring: strangers}, ignore)
-			_ = verify(t.Context(), r, r.Size(), sif.Verification{Legacy: true}, keys{ring: strangers}, ignore)
+			_ = verifySignatures(t.Context(), r, r.Size(), sif.Verification{}, keys{ring: strangers}, ignore)
+			_ = verifySignatures(t.Context(), r, r.Size(), sif.Verification{Legacy: true}, keys{ring: strangers}, ignore)
 		}
-		_ = verify(t.Context(), r, r.Size(), sif.Verification{Groups: []uint32{1}}, keys{ring: ring}, func(v sif.Verdict) bool {
+		_ = verifySignatures(t.Context(), r, r.Size(), sif.Verification{Groups: []uint32{1}}, keys{ring: ring}, func(v sif.Verdict) bool {
 			for _, o := range v.Objects {
 				if strings.HasPrefix(o.Type, "FS") && v.Error == "" && !signed[string(data[o.Offset:o.Offset+o.Size])] {
 					t.Errorf("bytes %d to %d weren't signed", o.Offset, o.Offset+o.Size)
