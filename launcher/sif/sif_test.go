@@ -53,9 +53,9 @@ func TestRead(t *testing.T) {
 
 // TestReadVariants has files that are valid in other ways than the usual one.
 func TestReadVariants(t *testing.T) {
-	unsigned := write(t, root(t, makeSquashfs(), sif.FsSquash))
+	unsigned := writeFile(t, newRoot(t, makeSquashfs(), sif.FsSquash))
 	overlay := func(opts ...sif.DescriptorInputOpt) sif.DescriptorInput {
-		return input(t, sif.DataPartition, makeSquashfs(), append(opts, sif.OptPartitionMetadata(sif.FsSquash, sif.PartOverlay, "arm64"))...)
+		return newObject(t, sif.DataPartition, makeSquashfs(), append(opts, sif.OptPartitionMetadata(sif.FsSquash, sif.PartOverlay, "arm64"))...)
 	}
 	for _, c := range []struct {
 		name string
@@ -69,23 +69,23 @@ func TestReadVariants(t *testing.T) {
 		{"a time before 1970", edit(unsigned, 64, int64(-1)), func(i Image) bool { return i.Created.IsZero() && !i.Modified.IsZero() }},
 		{"a time after 9999", edit(unsigned, 64, int64(1<<62)), func(i Image) bool { return i.Created.IsZero() }},
 		{
-			"an overlay of squashfs", write(t, root(t, makeSquashfs(), sif.FsSquash), overlay()),
+			"an overlay of squashfs", writeFile(t, newRoot(t, makeSquashfs(), sif.FsSquash), overlay()),
 			func(i Image) bool { return len(i.Overlays) == 1 && i.Overlays[0].Compressor == "zstd" },
 		},
 		{
-			"an overlay of another group", write(t, root(t, makeSquashfs(), sif.FsSquash), overlay(sif.OptGroupID(2))),
+			"an overlay of another group", writeFile(t, newRoot(t, makeSquashfs(), sif.FsSquash), overlay(sif.OptGroupID(2))),
 			func(i Image) bool { return len(i.Overlays) == 0 && len(i.Objects) == 2 },
 		},
 		{
-			"a root of no group", write(t, input(t, sif.DataPartition, makeSquashfs(), sif.OptNoGroup(), sif.OptPartitionMetadata(sif.FsSquash, sif.PartPrimSys, "arm64")), overlay()),
+			"a root of no group", writeFile(t, newObject(t, sif.DataPartition, makeSquashfs(), sif.OptNoGroup(), sif.OptPartitionMetadata(sif.FsSquash, sif.PartPrimSys, "arm64")), overlay()),
 			func(i Image) bool { return len(i.Overlays) == 1 },
 		},
 		{
-			"a data partition", write(t, root(t, makeSquashfs(), sif.FsSquash), input(t, sif.DataPartition, nil, sif.OptPartitionMetadata(sif.FsRaw, sif.PartData, "arm64"))),
+			"a data partition", writeFile(t, newRoot(t, makeSquashfs(), sif.FsSquash), newObject(t, sif.DataPartition, nil, sif.OptPartitionMetadata(sif.FsRaw, sif.PartData, "arm64"))),
 			func(i Image) bool { return len(i.Overlays) == 0 && i.Objects[1].Type == "FS (Raw/Data/arm64)" },
 		},
 		{
-			"an empty object beyond the end", write(t, root(t, makeSquashfs(), sif.FsSquash), input(t, sif.DataGeneric, nil, sif.OptObjectAlignment(1<<20))),
+			"an empty object beyond the end", writeFile(t, newRoot(t, makeSquashfs(), sif.FsSquash), newObject(t, sif.DataGeneric, nil, sif.OptObjectAlignment(1<<20))),
 			func(i Image) bool { return i.Objects[1].Offset == 1<<20 },
 		},
 		{
@@ -177,15 +177,15 @@ func TestHostile(t *testing.T) {
 		{"no primary partition", edit(good, extraOf(2)+4, int32(sif.PartSystem)), "it has no root file system"},
 		{"two roots", edit(good, extraOf(3)+4, int32(sif.PartPrimSys)), "it has 2 root file systems"},
 		{
-			"layers", write(t, input(t, sif.DataOCIRootIndex, []byte("{}"))),
+			"layers", writeFile(t, newObject(t, sif.DataOCIRootIndex, []byte("{}"))),
 			"it is an OCI-SIF file, with layers: berth can run only SIF files with one root file system",
 		},
-		{"an encrypted root", write(t, root(t, makeSquashfs(), sif.FsEncryptedSquashfs)), "its root file system is encrypted: berth can't run it"},
-		{"a root in gocryptfs", write(t, root(t, makeSquashfs(), fsGocryptfs)), "its root file system is encrypted: berth can't run it"},
-		{"a root in ext3", write(t, root(t, makeSquashfs(), sif.FsExt3)), "its root file system is ext3: berth can run only squashfs"},
-		{"a raw root", write(t, root(t, makeSquashfs(), sif.FsRaw)), "its root file system is raw: berth can run only squashfs"},
-		{"an archive as root", write(t, root(t, makeSquashfs(), sif.FsImmuObj)), "its root file system is archive: berth can run only squashfs"},
-		{"a root of no known kind", write(t, root(t, makeSquashfs(), 99)), "its root file system is unknown: berth can run only squashfs"},
+		{"an encrypted root", writeFile(t, newRoot(t, makeSquashfs(), sif.FsEncryptedSquashfs)), "its root file system is encrypted: berth can't run it"},
+		{"a root in gocryptfs", writeFile(t, newRoot(t, makeSquashfs(), fsGocryptfs)), "its root file system is encrypted: berth can't run it"},
+		{"a root in ext3", writeFile(t, newRoot(t, makeSquashfs(), sif.FsExt3)), "its root file system is ext3: berth can run only squashfs"},
+		{"a raw root", writeFile(t, newRoot(t, makeSquashfs(), sif.FsRaw)), "its root file system is raw: berth can run only squashfs"},
+		{"an archive as root", writeFile(t, newRoot(t, makeSquashfs(), sif.FsImmuObj)), "its root file system is archive: berth can run only squashfs"},
+		{"a root of no known kind", writeFile(t, newRoot(t, makeSquashfs(), 99)), "its root file system is unknown: berth can run only squashfs"},
 
 		{"an empty root", edit(good, sizeOf(2), int64(0)), "its root file system is too small for a squashfs"},
 		{"a root without superblock", edit(good, sizeOf(2), int64(95)), "its root file system is too small for a squashfs"},
@@ -237,7 +237,7 @@ func TestSuperblock(t *testing.T) {
 		{"smaller than the superblock", func(s *squashfs.Superblock) { s.BytesUsed = 95 }, "is a squashfs of 95 bytes in a partition of 8192 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := Read(open(t, write(t, root(t, makeSquashfs(c.edit), sif.FsSquash))))
+			got, err := Read(open(t, writeFile(t, newRoot(t, makeSquashfs(c.edit), sif.FsSquash))))
 			if err == nil && got.Root.Compressor == c.want || err != nil && err.Error() == "its root file system "+c.want {
 				return
 			}
@@ -296,7 +296,7 @@ func TestReadMetadata(t *testing.T) {
 		Environment: map[string]string{"/.singularity.d/env/90-environment.sh": "export A=1"},
 	}
 	named := func(data string) sif.DescriptorInput {
-		return input(t, sif.DataGenericJSON, []byte(data), sif.OptObjectName("inspect-metadata.json"))
+		return newObject(t, sif.DataGenericJSON, []byte(data), sif.OptObjectName("inspect-metadata.json"))
 	}
 	for _, c := range []struct {
 		name   string
@@ -305,26 +305,26 @@ func TestReadMetadata(t *testing.T) {
 		err    string
 	}{
 		{name: "none"},
-		{name: "Apptainer's", inputs: []sif.DescriptorInput{input(t, sif.DataDeffile, []byte("bootstrap: other")), named(inspectMetadata)}, want: full},
+		{name: "Apptainer's", inputs: []sif.DescriptorInput{newObject(t, sif.DataDeffile, []byte("bootstrap: other")), named(inspectMetadata)}, want: full},
 		{
 			name:   "labels and definition alone",
-			inputs: []sif.DescriptorInput{input(t, sif.DataLabels, []byte(`{"a":"b"}`)), input(t, sif.DataDeffile, []byte("bootstrap: scratch"))},
+			inputs: []sif.DescriptorInput{newObject(t, sif.DataLabels, []byte(`{"a":"b"}`)), newObject(t, sif.DataDeffile, []byte("bootstrap: scratch"))},
 			want:   Metadata{Labels: map[string]string{"a": "b"}, Definition: "bootstrap: scratch"},
 		},
-		{name: "JSON of another name", inputs: []sif.DescriptorInput{input(t, sif.DataGenericJSON, []byte(inspectMetadata), sif.OptObjectName("oci-config.json"))}},
+		{name: "JSON of another name", inputs: []sif.DescriptorInput{newObject(t, sif.DataGenericJSON, []byte(inspectMetadata), sif.OptObjectName("oci-config.json"))}},
 		{name: "no JSON", inputs: []sif.DescriptorInput{named("{")}, err: "its object 2 (JSON.Generic): unexpected end of JSON input"},
 		{
-			name: "labels that are no strings", inputs: []sif.DescriptorInput{input(t, sif.DataLabels, []byte(`{"a":1}`))},
+			name: "labels that are no strings", inputs: []sif.DescriptorInput{newObject(t, sif.DataLabels, []byte(`{"a":1}`))},
 			err: "its object 2 (JSON.Labels): json: cannot unmarshal number into Go value of type string",
 		},
 		{name: "deep JSON", inputs: []sif.DescriptorInput{named(strings.Repeat("[", 1<<20))}, err: "its object 2 (JSON.Generic): invalid character '[' exceeded max depth"},
 		{
-			name: "too large", inputs: []sif.DescriptorInput{input(t, sif.DataDeffile, make([]byte, maxText+1))},
+			name: "too large", inputs: []sif.DescriptorInput{newObject(t, sif.DataDeffile, make([]byte, maxText+1))},
 			err: "its object 2 has more than 4 MiB",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := open(t, write(t, append([]sif.DescriptorInput{root(t, makeSquashfs(), sif.FsSquash)}, c.inputs...)...))
+			f := open(t, writeFile(t, append([]sif.DescriptorInput{newRoot(t, makeSquashfs(), sif.FsSquash)}, c.inputs...)...))
 			image, err := Read(f)
 			if err != nil {
 				t.Fatal(err)
@@ -397,7 +397,7 @@ func TestChangedHeader(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	// Without gaps, mutations hit bytes that matter.
 	dense := func(kind sif.DataType, data []byte, opts ...sif.DescriptorInputOpt) sif.DescriptorInput {
-		return input(f, kind, data, append(opts, sif.OptObjectAlignment(1))...)
+		return newObject(f, kind, data, append(opts, sif.OptObjectAlignment(1))...)
 	}
 	superblockAlone := makeSquashfs(func(s *squashfs.Superblock) { s.BytesUsed = 96 })[:96]
 	partition := func(fs sif.FSType, part sif.PartType) sif.DescriptorInput {
@@ -415,7 +415,7 @@ func FuzzRead(f *testing.F) {
 		{partition(sif.FsEncryptedSquashfs, sif.PartPrimSys), key},
 		{dense(sif.DataOCIRootIndex, []byte("{}")), bill},
 	} {
-		files = append(files, moveDescriptors(write(f, inputs...)))
+		files = append(files, moveDescriptors(writeFile(f, inputs...)))
 		f.Add(uint(i), uint16(0xffff), []byte(nil))
 		f.Add(uint(i), uint16(0xffff), []byte("\x60\x00\x07\xff\xff\xff\xff\xff\xff\xff\x7f\x59\x00\x00\x10"))
 	}

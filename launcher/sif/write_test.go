@@ -35,7 +35,7 @@ func makeSquashfs(edits ...func(*squashfs.Superblock)) []byte {
 	return append(b.Bytes(), make([]byte, 8192-b.Len())...)
 }
 
-func input(t testing.TB, kind sif.DataType, data []byte, opts ...sif.DescriptorInputOpt) sif.DescriptorInput {
+func newObject(t testing.TB, kind sif.DataType, data []byte, opts ...sif.DescriptorInputOpt) sif.DescriptorInput {
 	t.Helper()
 	in, err := sif.NewDescriptorInput(kind, bytes.NewReader(data), opts...)
 	if err != nil {
@@ -44,13 +44,13 @@ func input(t testing.TB, kind sif.DataType, data []byte, opts ...sif.DescriptorI
 	return in
 }
 
-func root(t testing.TB, data []byte, fs sif.FSType) sif.DescriptorInput {
+func newRoot(t testing.TB, data []byte, fs sif.FSType) sif.DescriptorInput {
 	t.Helper()
-	return input(t, sif.DataPartition, data, sif.OptPartitionMetadata(fs, sif.PartPrimSys, "arm64"))
+	return newObject(t, sif.DataPartition, data, sif.OptPartitionMetadata(fs, sif.PartPrimSys, "arm64"))
 }
 
-// write returns the bytes of a SIF file.
-func write(t testing.TB, inputs ...sif.DescriptorInput) []byte {
+// writeFile returns the bytes of a SIF file.
+func writeFile(t testing.TB, inputs ...sif.DescriptorInput) []byte {
 	t.Helper()
 	var b sif.Buffer
 	_, err := sif.CreateContainer(&b, sif.OptCreateWithDescriptors(inputs...), sif.OptCreateWithDescriptorCapacity(8), sif.OptCreateWithID(fileID),
@@ -64,12 +64,12 @@ func write(t testing.TB, inputs ...sif.DescriptorInput) []byte {
 // usual returns an image as apptainer build writes it, with an overlay and a signature: definition, metadata, root, overlay, signature.
 func usual(t testing.TB) []byte {
 	t.Helper()
-	return write(t,
-		input(t, sif.DataDeffile, []byte("bootstrap: other")),
-		input(t, sif.DataGenericJSON, []byte(inspectMetadata), sif.OptObjectName("inspect-metadata.json")),
-		root(t, makeSquashfs(), sif.FsSquash),
-		input(t, sif.DataPartition, make([]byte, 4096), sif.OptPartitionMetadata(sif.FsExt3, sif.PartOverlay, "arm64")),
-		input(t, sif.DataSignature, []byte("signed"), sif.OptSignatureMetadata(crypto.SHA256, make([]byte, 20)), sif.OptNoGroup(), sif.OptLinkedGroupID(1)),
+	return writeFile(t,
+		newObject(t, sif.DataDeffile, []byte("bootstrap: other")),
+		newObject(t, sif.DataGenericJSON, []byte(inspectMetadata), sif.OptObjectName("inspect-metadata.json")),
+		newRoot(t, makeSquashfs(), sif.FsSquash),
+		newObject(t, sif.DataPartition, make([]byte, 4096), sif.OptPartitionMetadata(sif.FsExt3, sif.PartOverlay, "arm64")),
+		newObject(t, sif.DataSignature, []byte("signed"), sif.OptSignatureMetadata(crypto.SHA256, make([]byte, 20)), sif.OptNoGroup(), sif.OptLinkedGroupID(1)),
 	)
 }
 

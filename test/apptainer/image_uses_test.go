@@ -1,7 +1,7 @@
 package apptainer
 
-// pushed begins scripts with an image in the registry, which has no TLS.
-func pushed(name string) string {
+// pushImage begins scripts with an image in the registry, which has no TLS.
+func pushImage(name string) string {
 	return "export APPTAINER_NOHTTPS=1; /usr/bin/apptainer -s push /images/bare.sif oras://127.0.0.1:5000/team/" + name + ":1; "
 }
 
@@ -62,9 +62,9 @@ var imageUses = []use{
 	{name: "an OCI layout that is missing", script: `apptainer exec oci:/images/nosuch true`},
 	{name: "an archive that is missing", script: `apptainer exec docker-archive:nosuch.tar true; apptainer exec oci-archive:nosuch.tar true`},
 	{name: "a tag that is missing", script: `apptainer exec oci:/images/layout:nosuch true`},
-	{name: "a SIF file of a registry", script: pushed("one") + `apptainer pull oras://127.0.0.1:5000/team/one:1; ls -l one_1.sif | cut -c1-10; cmp one_1.sif /images/bare.sif; apptainer exec oras://127.0.0.1:5000/team/one:1 echo a; rm *.sif`},
-	{name: "a SIF file of a registry into a file", script: pushed("two") + `mkdir d; touch b.sif; O=oras://127.0.0.1:5000/team/two:1; apptainer pull a.sif $O; apptainer pull --dir d $O; apptainer pull b.sif $O; apptainer pull -F b.sif $O; cmp a.sif d/two_1.sif && cmp a.sif b.sif && echo same; rm -r *.sif d`},
-	{name: "a SIF file that a registry doesn't have", script: pushed("three") + `apptainer pull oras://127.0.0.1:5000/team/three; apptainer exec oras://127.0.0.1:5000/team/three:2 true`},
+	{name: "a SIF file of a registry", script: pushImage("one") + `apptainer pull oras://127.0.0.1:5000/team/one:1; ls -l one_1.sif | cut -c1-10; cmp one_1.sif /images/bare.sif; apptainer exec oras://127.0.0.1:5000/team/one:1 echo a; rm *.sif`},
+	{name: "a SIF file of a registry into a file", script: pushImage("two") + `mkdir d; touch b.sif; O=oras://127.0.0.1:5000/team/two:1; apptainer pull a.sif $O; apptainer pull --dir d $O; apptainer pull b.sif $O; apptainer pull -F b.sif $O; cmp a.sif d/two_1.sif && cmp a.sif b.sif && echo same; rm -r *.sif d`},
+	{name: "a SIF file that a registry doesn't have", script: pushImage("three") + `apptainer pull oras://127.0.0.1:5000/team/three; apptainer exec oras://127.0.0.1:5000/team/three:2 true`},
 	{name: "a SIF file without a library", script: `apptainer pull library://e/c/app:1; apptainer exec library://app true`},
 	{name: "a SIF file that is cut off", script: `head -c 40000 /images/bare.sif >cut.sif; apptainer exec cut.sif true`},
 	{name: "a SIF file with a damaged header", script: `head -c 100 /images/bare.sif >short.sif; apptainer exec short.sif true`},

@@ -44,9 +44,9 @@ chmod 644 debian.sif
 const boundNodes = `for n in $(nvidia-container-cli list --device=all); do nodes="$nodes --dev-bind-try $n $n"; done
 exec bwrap --bind /images/box / --dev /dev $nodes --proc /proc "$@"`
 
-// launchers are the command lines of other launchers, before that of a command in the container. Those of Apptainer as root leave out a capability
+// listLaunchers returns the command lines of other launchers, before that of a command in the container. Those of Apptainer as root leave out a capability
 // that test machines withhold.
-func launchers(uid string) map[string][]string {
+func listLaunchers(uid string) map[string][]string {
 	all := map[string][]string{
 		"bwrap":                         {"bwrap", "--bind", "/images/box", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--die-with-parent"},
 		"bwrap with namespaces":         {"bwrap", "--unshare-all", "--bind", "/images/box", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"},
@@ -75,18 +75,18 @@ func launchers(uid string) map[string][]string {
 	return all
 }
 
-// as returns the words of a command line that a user runs in /images.
-func as(uid string, words ...string) []string {
+// wrapForUser returns the words of a command line that a user runs in /images.
+func wrapForUser(uid string, words ...string) []string {
 	if uid == "root" {
 		return append([]string{"env", "-C", "/images"}, words...)
 	}
 	return append(asUser(), append([]string{"env", "-C", "/images", "HOME=/home/ann"}, words...)...)
 }
 
-// ask runs a command of a user, and returns what it prints and its exit code.
-func (s *server) ask(t *testing.T, uid string, words ...string) (said rig.Said) {
+// runAs runs a command of a user, and returns what it prints and its exit code.
+func (s *server) runAs(t *testing.T, uid string, words ...string) (said rig.Said) {
 	t.Helper()
-	cmd := s.Command(as(uid, words...)...)
+	cmd := s.Command(wrapForUser(uid, words...)...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
@@ -106,17 +106,17 @@ func TestLaunchers(t *testing.T) {
 	rig.Must(t, held.Start())
 	defer func() { _ = held.Process.Kill(); _ = held.Wait() }()
 	for _, uid := range []string{user, "root"} {
-		for name, words := range launchers(uid) {
+		for name, words := range listLaunchers(uid) {
 			t.Run(uid+"/"+name, func(t *testing.T) {
 				command := func(inside ...string) []string {
 					return append(append([]string{"berth", "alloc", "device=1,2", "--"}, words...), inside...)
 				}
-				if got := s.ask(t, uid, command("opens")...); got.Code != 0 || got.Out != "12\n" {
+				if got := s.runAs(t, uid, command("opens")...); got.Code != 0 || got.Out != "12\n" {
 					t.Errorf("with GPUs 1 and 2: %+v", got)
 				}
 				if uid != "root" { // the guard lets root open all GPUs
 					inside := strings.Contains(name, "nvccli")
-					if got := s.ask(t, uid, append(words, "opens")...); !inside && (got.Code != 0 || got.Out != "\n") || inside && !strings.Contains(got.Err, "this process is part of no lease: berth alloc 1") {
+					if got := s.runAs(t, uid, append(words, "opens")...); !inside && (got.Code != 0 || got.Out != "\n") || inside && !strings.Contains(got.Err, "this process is part of no lease: berth alloc 1") {
 						t.Errorf("without a lease: %+v", got)
 					}
 				}
@@ -130,24 +130,24 @@ func TestLaunchers(t *testing.T) {
 func (s *server) endWithForce(t *testing.T, uid string, words []string) {
 	t.Helper()
 	const count = "pgrep -c '^sleep$' || true"
-	before := s.ask(t, "root", "sh", "-c", count).Out
-	cmd := s.Command(as(uid, words...)...)
+	before := s.runAs(t, "root", "sh", "-c", count).Out
+	cmd := s.Command(wrapForUser(uid, words...)...)
 	rig.Must(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	rig.WaitUntil(t, "the container runs", func() bool {
 		var one, two int
 		_, _ = fmt.Sscan(before, &one)
-		_, _ = fmt.Sscan(s.ask(t, "root", "sh", "-c", count).Out, &two)
+		_, _ = fmt.Sscan(s.runAs(t, "root", "sh", "-c", count).Out, &two)
 		return two == one+2
 	})
-	id := strings.TrimSpace(s.ask(t, "root", "sh", "-c", "berth leases | awk '$2 == \"1,2\" {print $1}'").Out)
-	if got := s.ask(t, uid, "berth", "release", "--force", id); got.Code != 0 {
+	id := strings.TrimSpace(s.runAs(t, "root", "sh", "-c", "berth leases | awk '$2 == \"1,2\" {print $1}'").Out)
+	if got := s.runAs(t, uid, "berth", "release", "--force", id); got.Code != 0 {
 		t.Fatalf("release: %+v", got)
 	}
-	if got := s.ask(t, "root", "sh", "-c", count).Out; got != before {
+	if got := s.runAs(t, "root", "sh", "-c", count).Out; got != before {
 		t.Errorf("%s processes sleep, and before %s", got, before)
 	}
-	if got := s.ask(t, uid, "berth", "alloc", "device=1,2", "--", "true"); got.Code != 0 {
+	if got := s.runAs(t, uid, "berth", "alloc", "device=1,2", "--", "true"); got.Code != 0 {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
@@ -164,7 +164,7 @@ func TestNVCCLI(t *testing.T) {
 				image = []string{"--drop-caps", "CAP_SYS_RESOURCE", "/images/rootbox"}
 			}
 			call := append([]string{"berth", "alloc", "device=3,4", "--", "env", "NVIDIA_VISIBLE_DEVICES=" + env, "apptainer", "--silent", "exec", "--nvccli", words[0]}, image...)
-			return s.ask(t, uid, append(call, words[1:]...)...)
+			return s.runAs(t, uid, append(call, words[1:]...)...)
 		}
 		got := exec("all", "--contain", "sh", "-c", "nvidia-smi -L | wc -l; ls /dev | grep -E 'nvidia([0-9]|ctl|-uvm)'; opens; ldconfig -p | grep -c libcuda.so.1; ls /proc/driver/nvidia/gpus/*/information 2>/dev/null | wc -l")
 		if want := "2\nnvidia-uvm\nnvidia-uvm-tools\nnvidia3\nnvidia4\nnvidiactl\n34\n1\n2\n"; got.Out != want {
@@ -180,7 +180,7 @@ func TestNVCCLI(t *testing.T) {
 			t.Errorf("%s: contained without NVIDIA_VISIBLE_DEVICES: %+v", uid, got)
 		}
 	}
-	got := s.ask(t, user, "sh", "-c", "grep -c nvidia /proc/self/mountinfo; find /home/ann /tmp -maxdepth 1 -name 'berth-[0-9]*' -o -name .local")
+	got := s.runAs(t, user, "sh", "-c", "grep -c nvidia /proc/self/mountinfo; find /home/ann /tmp -maxdepth 1 -name 'berth-[0-9]*' -o -name .local")
 	if got.Out != "0\n" {
 		t.Errorf("left on the host: %+v", got)
 	}

@@ -52,8 +52,8 @@ func newCLIHome(t *testing.T) cliHome {
 	return h
 }
 
-// configure runs the launcher within a lease: in a user namespace, as Apptainer and enroot do, or as root.
-func (h cliHome) configure(uid int, lease []string, dev string, words ...string) rig.Said {
+// runConfigure runs the launcher within a lease: in a user namespace, as Apptainer and enroot do, or as root.
+func (h cliHome) runConfigure(uid int, lease []string, dev string, words ...string) rig.Said {
 	h.t.Helper()
 	script := append([]string{"sh", "-c", launcher, "launcher", h.root, dev, h.program}, words...)
 	if uid == 0 {
@@ -85,7 +85,7 @@ func TestNVIDIACLI(t *testing.T) {
 		{"a foreign device", apptainer + "3", "tmpfs", rig.Said{Code: 1}},
 	} {
 		for _, uid := range []int{0, alice} {
-			got := h.configure(uid, []string{"2"}, tt.dev, strings.Fields(tt.call)...)
+			got := h.runConfigure(uid, []string{"2"}, tt.dev, strings.Fields(tt.call)...)
 			errs := got.Err
 			if tt.want.Code != 0 {
 				got.Err = ""
@@ -160,7 +160,7 @@ func TestNVIDIACLIHostileRoot(t *testing.T) {
 	} {
 		for _, uid := range []int{0, alice} {
 			h.Do(t, "sh", "-ec", "cd "+h.root+"; rm -rf ./*; mkdir -p dev proc tmp usr/bin usr/local etc lib64; touch lib64/ld-linux-x86-64.so.2; "+attack+"; find . -exec chown -h 4711:4711 {} +")
-			h.configure(uid, []string{"1"}, "none", strings.Fields("configure --no-cgroups --compute --utility --device=all")...) // it may fail
+			h.runConfigure(uid, []string{"1"}, "none", strings.Fields("configure --no-cgroups --compute --utility --device=all")...) // it may fail
 			if got := h.Do(t, "sh", "-c", "cd "+h.dir+"/outside; find . -mindepth 1 | sort; cat file"); got != "./dir\n./file\nof the host" {
 				t.Fatalf("user %d: %s: the host's files are %s", uid, attack, got)
 			}

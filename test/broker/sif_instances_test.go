@@ -39,8 +39,8 @@ func (h home) apptainerHere(words ...string) []string {
 	return append([]string{"env", "APPTAINER_CONFIGDIR=" + h.dir + "/.apptainer"}, h.apptainer(words...)...)
 }
 
-// instances lists the instances of a user.
-func (h home) instances() []instance {
+// listInstances lists the instances of a user.
+func (h home) listInstances() []instance {
 	h.t.Helper()
 	var list struct{ Instances []instance }
 	said := h.run(h.uid, h.apptainer("instance", "list", "--json")...)
@@ -50,8 +50,8 @@ func (h home) instances() []instance {
 	return list.Instances
 }
 
-// instance runs a verb of instances that has to succeed.
-func (h home) instance(words ...string) {
+// runInstanceVerb runs a verb of instances that has to succeed.
+func (h home) runInstanceVerb(words ...string) {
 	h.t.Helper()
 	if got := h.run(h.uid, h.apptainerHere(append([]string{"instance"}, words...)...)...); got.Code != 0 {
 		h.t.Fatalf("%q: %+v", words, got)
@@ -72,12 +72,12 @@ func TestInstances(t *testing.T) {
 	for _, uid := range []int{alice, 0} {
 		h := h.home(uid)
 		h.endInstances()
-		h.instance("start", "--nv", image, "one", "a", "b c")
+		h.runInstanceVerb("start", "--nv", image, "one", "a", "b c")
 		leases := h.waitForLeases(2)
 		if !strings.HasSuffix(h.Do(t, "sh", "-c", h.Berth+" leases | grep -c 'instance://one'"), "1\n") {
 			t.Errorf("user %d: leases %+v", uid, leases)
 		}
-		listed := h.instances()
+		listed := h.listInstances()
 		if len(listed) != 1 || listed[0].Instance != "one" || listed[0].Img != image {
 			t.Fatalf("user %d: %+v", uid, listed)
 		}
@@ -91,7 +91,7 @@ func TestInstances(t *testing.T) {
 		if first.Code != 0 || len(lines) != 3 || len(lines[0]) != 1 || lines[0] == "0" || strings.Trim(lines[1], "?") != lines[0] || lines[2] != "COMMAND\n.berth-init\nsh\nps\n" {
 			t.Errorf("user %d: %+v", uid, first)
 		}
-		h.instance("run", image, "two", "sleep", "1000")
+		h.runInstanceVerb("run", image, "two", "sleep", "1000")
 		h.wantSaid("without a lease", h.run(uid, h.apptainer("exec", "instance://two", "sh", "-c", openNodes+"; "+opening+"; ps -o comm; :")...),
 			rig.Said{Out: "\n????????\nCOMMAND\n.berth-init\nsleep\nsh\nps\n"})
 		for _, tt := range []struct {
@@ -125,16 +125,16 @@ func TestInstances(t *testing.T) {
 		rig.WaitUntil(t, "the command ends with its launcher", func() bool {
 			return strings.Count(h.run(uid, h.apptainer("exec", "instance://one", "ps", "-o", "comm")...).Out, "sleep") == 1
 		})
-		h.instance("stop", "o*")
+		h.runInstanceVerb("stop", "o*")
 		if code := joined.Wait(t); code != 130 && code != -1 {
 			t.Errorf("user %d: a command in an instance that ends: exit code %d", uid, code)
 		}
 		h.waitForLeases(1)
-		if got := h.instances(); len(got) != 1 || got[0].Instance != "two" {
+		if got := h.listInstances(); len(got) != 1 || got[0].Instance != "two" {
 			t.Errorf("user %d: %+v", uid, got)
 		}
-		h.instance("stop", "--all")
-		if got := h.instances(); len(got) != 0 {
+		h.runInstanceVerb("stop", "--all")
+		if got := h.listInstances(); len(got) != 0 {
 			t.Errorf("user %d: %+v", uid, got)
 		}
 		h.wantSaid("nothing to stop", h.run(uid, h.apptainer("instance", "stop", "--all")...), rig.Said{Code: 1, Err: "berth: there is no instance; berth apptainer instance list lists them\n"})
@@ -149,9 +149,9 @@ func TestInstanceKilled(t *testing.T) {
 	sleep := fmt.Sprintf("1%07d", os.Getpid()) // of this test alone
 	isLeft := func() bool { return h.Do(t, "sh", "-c", "pgrep -f '^sleep "+sleep+"' || true") != "" }
 	for generation := range 3 {
-		h.instance("run", "--nv", image, "one", "sleep", sleep)
+		h.runInstanceVerb("run", "--nv", image, "one", "sleep", sleep)
 		h.waitForLeases(1)
-		pid := h.instances()[0].PID
+		pid := h.listInstances()[0].PID
 		var inside []string
 		rig.WaitUntil(t, "the command runs", func() bool {
 			inside = strings.Fields(h.Do(t, "sh", "-c", "pgrep -f '^sleep "+sleep+"' || true"))
@@ -173,7 +173,7 @@ func TestInstanceKilled(t *testing.T) {
 		rig.WaitUntil(t, "no process is left", func() bool { return !isLeft() })
 		joined.Wait(t)
 		h.waitForLeases(0)
-		rig.WaitUntil(t, "it isn't listed", func() bool { return len(h.instances()) == 0 })
+		rig.WaitUntil(t, "it isn't listed", func() bool { return len(h.listInstances()) == 0 })
 	}
 	for i := range 25 {
 		starter := h.start(alice, h.apptainerHere("instance", "run", "--nv", image, "one", "sleep", sleep)...)
@@ -181,7 +181,7 @@ func TestInstanceKilled(t *testing.T) {
 		_ = starter.Cmd.Process.Kill() // it may have ended
 		starter.Wait(t)
 		rig.WaitUntil(t, "the start is over", func() bool {
-			listed := h.instances()
+			listed := h.listInstances()
 			got := h.run(alice, h.apptainer("instance", "stop", "--force", "one")...)
 			return got.Code == 0 || len(listed) == 0 && len(h.Leases(t)) == 0 && !isLeft()
 		})
@@ -199,7 +199,7 @@ func TestInstanceKilled(t *testing.T) {
 		starter.Wait(t)
 		h.waitForQueue(0)
 	}
-	h.instance("start", image, "one")
+	h.runInstanceVerb("start", image, "one")
 }
 
 // TestInstanceNames: of several instances that start with one name at once one does, and the others fail.
@@ -219,10 +219,10 @@ func TestInstanceNames(t *testing.T) {
 			})
 		}
 		starting.Wait()
-		if codes[0] != 1 || codes[255] != 4 || len(h.instances()) != 1 {
-			t.Fatalf("exit codes %v, instances %+v", codes, h.instances())
+		if codes[0] != 1 || codes[255] != 4 || len(h.listInstances()) != 1 {
+			t.Fatalf("exit codes %v, instances %+v", codes, h.listInstances())
 		}
-		h.instance("stop", "one")
+		h.runInstanceVerb("stop", "one")
 	}
 }
 
@@ -235,11 +235,11 @@ func TestInstanceSignals(t *testing.T) {
 	for words, want := range map[string]string{"": "INT\n", "-s TERM": "TERM\n", "--signal=15": "TERM\n", "-F": "", "-s USR2 -t 0": ""} {
 		h.run(alice, append([]string{"env", "-C", h.dir}, h.apptainerHere("instance", "run", image, "one", "sh", "-c", script)...)...)
 		waitForText(t, said, "ready\n")
-		h.instance(append(append([]string{"stop"}, strings.Fields(words)...), "one")...)
+		h.runInstanceVerb(append(append([]string{"stop"}, strings.Fields(words)...), "one")...)
 		waitForText(t, said, "ready\n"+want)
 		rig.Must(t, os.Remove(said))
 	}
-	h.instance("start", image, "one")
+	h.runInstanceVerb("start", image, "one")
 	launcher := h.start(alice, append([]string{"env", "-C", h.dir}, h.apptainer("exec", "instance://one", "sh", "-c", script)...)...)
 	waitForText(t, said, "ready\n")
 	rig.Must(t, launcher.Cmd.Process.Signal(unix.SIGTERM))
@@ -254,7 +254,7 @@ func TestInstanceSignals(t *testing.T) {
 func TestInstanceOfAnother(t *testing.T) {
 	h, image := sifHome(t, instanceFiles())
 	h.endInstances()
-	h.instance("start", "--nv", image, "one")
+	h.runInstanceVerb("start", "--nv", image, "one")
 	lease := h.waitForLeases(1)
 	records, err := filepath.Glob(h.dir + "/.local/share/berth/instances/*/one")
 	rig.Must(t, err)
@@ -337,8 +337,8 @@ func TestInstanceApart(t *testing.T) {
 	h.endInstances()
 	rig.Must(t, os.WriteFile(filepath.Join(h.dir, "secret-of-alice"), nil, 0o644))
 	for _, flags := range []string{"--fakeroot --containall", "--containall"} {
-		h.instance(append(append([]string{"run"}, strings.Fields(flags)...), image, "one", "peek", "secret-of-alice")...)
-		log := h.instances()[0].LogOut
+		h.runInstanceVerb(append(append([]string{"run"}, strings.Fields(flags)...), image, "one", "peek", "secret-of-alice")...)
+		log := h.listInstances()[0].LogOut
 		rig.WaitUntil(t, "the program looks", func() bool {
 			text, err := os.ReadFile(log)
 			return err == nil && strings.HasSuffix(string(text), "looks\n")
@@ -349,7 +349,7 @@ func TestInstanceApart(t *testing.T) {
 		if text, err := os.ReadFile(log); err != nil || strings.Contains(string(text), "found") {
 			t.Errorf("%s: the program has reached the user's files: %q, %v", flags, text, err)
 		}
-		h.instance("stop", "-F", "one")
+		h.runInstanceVerb("stop", "-F", "one")
 		rig.Must(t, os.Remove(log))
 	}
 }
@@ -365,8 +365,8 @@ func TestInstanceUsers(t *testing.T) {
 	h.Do(t, "mount", "--bind", own, "/etc/passwd")
 	t.Cleanup(func() { h.Do(t, "umount", "/etc/passwd") })
 	h.endInstances()
-	h.instance("start", "--nv", image, "one")
-	pid := strconv.Itoa(h.instances()[0].PID)
+	h.runInstanceVerb("start", "--nv", image, "one")
+	pid := strconv.Itoa(h.listInstances()[0].PID)
 	got := h.Run(t, h.Command(h.Berth, "apptainer", "instance", "list", "--user", "alice"))
 	if got.Code != 0 || !strings.Contains(got.Out, "\none              "+pid+" ") {
 		t.Errorf("list: %+v", got)
@@ -406,16 +406,16 @@ func TestInstanceUsers(t *testing.T) {
 func TestInstanceTerminal(t *testing.T) {
 	h, image := sifHome(t, instanceFiles())
 	h.endInstances()
-	h.instance("start", image, "one")
+	h.runInstanceVerb("start", image, "one")
 	x := h.openTerminal(image)
 	for range 3 {
 		x.controlJob("$berth apptainer exec instance://one")
 	}
-	x.types("$berth apptainer exec instance://one sh -c 'echo a''gain; exec sleep 1000'")
-	x.shows("again")
+	x.typeLine("$berth apptainer exec instance://one sh -c 'echo a''gain; exec sleep 1000'")
+	x.waitForText("again")
 	x.tmux("send-keys", "C-c")
-	x.types("echo code $? en''d")
-	x.shows("code 130 end")
+	x.typeLine("echo code $? en''d")
+	x.waitForText("code 130 end")
 }
 
 // TestInstanceJoin: a command that joins an instance is a child of its launcher with the launcher's open files alone, and no other process is left
@@ -423,7 +423,7 @@ func TestInstanceTerminal(t *testing.T) {
 func TestInstanceJoin(t *testing.T) {
 	h, image := sifHome(t, instanceFiles())
 	h.endInstances()
-	h.instance("start", "--nv", image, "one")
+	h.runInstanceVerb("start", "--nv", image, "one")
 	list := []string{"sh", "-c", "ls /proc/$$/fd; echo error >&2"}
 	for _, tt := range []struct {
 		what string
@@ -505,7 +505,7 @@ done
 func TestInstanceJoinEnvironment(t *testing.T) {
 	h, image := sifHome(t, instanceFiles())
 	h.endInstances()
-	h.instance("start", image, "one")
+	h.runInstanceVerb("start", image, "one")
 	debug := filepath.Join(h.dir, "debug")
 	settings := []string{"LD_DEBUG=files", "LD_DEBUG_OUTPUT=" + debug}
 	written := func(words ...string) int {
@@ -555,9 +555,9 @@ func TestInstanceNameAfterKill(t *testing.T) {
 	h, image := sifHome(t, instanceFiles())
 	h.endInstances()
 	for range 5 {
-		h.instance("start", "--nv", image, "one")
-		rig.Must(t, unix.Kill(h.instances()[0].PID, unix.SIGKILL))
-		h.instance("start", "--nv", image, "one")
-		h.instance("stop", "one")
+		h.runInstanceVerb("start", "--nv", image, "one")
+		rig.Must(t, unix.Kill(h.listInstances()[0].PID, unix.SIGKILL))
+		h.runInstanceVerb("start", "--nv", image, "one")
+		h.runInstanceVerb("stop", "one")
 	}
 }

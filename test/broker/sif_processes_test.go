@@ -147,7 +147,7 @@ func (h home) openTerminal(image string) terminal {
 	x := terminal{h, filepath.Join(h.dir, "tmux")}
 	x.tmux("-f", "/dev/null", "new-session", "-d", "-x", "150", "-y", "50", "env", "HOME="+h.dir, "PS1=out> ", "berth="+h.Berth, "image="+image, "bash", "--norc", "--noprofile")
 	h.t.Cleanup(func() { x.tmux("kill-server") })
-	x.shows("out>")
+	x.waitForText("out>")
 	return x
 }
 
@@ -157,8 +157,8 @@ func (x terminal) tmux(words ...string) string {
 	return x.h.Do(x.h.t, words[0], words[1:]...)
 }
 
-// shows waits until the terminal shows a text.
-func (x terminal) shows(text string) {
+// waitForText waits until the terminal shows a text.
+func (x terminal) waitForText(text string) {
 	x.h.t.Helper()
 	seen := ""
 	defer func() {
@@ -172,7 +172,7 @@ func (x terminal) shows(text string) {
 	})
 }
 
-func (x terminal) types(line string) {
+func (x terminal) typeLine(line string) {
 	x.h.t.Helper()
 	x.tmux("send-keys", "-l", line)
 	x.tmux("send-keys", "Enter")
@@ -182,16 +182,16 @@ func (x terminal) types(line string) {
 // a command.
 func (x terminal) controlJob(exec string) {
 	x.h.t.Helper()
-	x.types(`clear; ` + exec + ` sh -c 'n=0; trap "n=\$((n + 1))" INT; trap "echo go""t \$n; exit 9" QUIT; echo be""gun; while :; do sleep 0.01; done'`)
-	x.shows("begun")
+	x.typeLine(`clear; ` + exec + ` sh -c 'n=0; trap "n=\$((n + 1))" INT; trap "echo go""t \$n; exit 9" QUIT; echo be""gun; while :; do sleep 0.01; done'`)
+	x.waitForText("begun")
 	x.tmux("send-keys", "C-z")
-	x.shows("Stopped")
-	x.types("fg; echo code $? en''d")
-	x.shows("fg;")
+	x.waitForText("Stopped")
+	x.typeLine("fg; echo code $? en''d")
+	x.waitForText("fg;")
 	x.tmux("send-keys", "C-c")
 	x.tmux("send-keys", "C-\\")
-	x.shows("got 1")
-	x.shows("code 9 end")
+	x.waitForText("got 1")
+	x.waitForText("code 9 end")
 }
 
 // TestSIFTerminal: a shell's job with a PID namespace is interrupted, stopped and continued by the terminal's keys, and gets each signal once.
@@ -201,12 +201,12 @@ func TestSIFTerminal(t *testing.T) {
 	for _, flag := range []string{"--pid", "--compat"} {
 		x.controlJob("$berth apptainer exec " + flag + " $image")
 	}
-	x.types("$berth apptainer exec --pid $image sh -c 'echo a''gain; exec sleep 1000'; echo code $? en''d")
-	x.shows("again")
+	x.typeLine("$berth apptainer exec --pid $image sh -c 'echo a''gain; exec sleep 1000'; echo code $? en''d")
+	x.waitForText("again")
 	x.tmux("send-keys", "C-c")
-	x.shows("code 130 end")
-	x.types("$berth apptainer exec --pid $image sh -c 'sleep 0.5; echo b''ack' & echo fr''ont; wait; echo code $? wait''ed")
-	x.shows("front")
-	x.shows("back")
-	x.shows("code 0 waited")
+	x.waitForText("code 130 end")
+	x.typeLine("$berth apptainer exec --pid $image sh -c 'sleep 0.5; echo b''ack' & echo fr''ont; wait; echo code $? wait''ed")
+	x.waitForText("front")
+	x.waitForText("back")
+	x.waitForText("code 0 waited")
 }

@@ -36,11 +36,11 @@ func TestSIFPulled(t *testing.T) {
 	}))
 	t.Cleanup(library.Close)
 	config := filepath.Join(filepath.Dir(image), "config.toml")
-	configure := func(text string) {
+	writeConfig := func(text string) {
 		t.Helper()
 		rig.Must(t, os.WriteFile(config, []byte(text), 0o644))
 	}
-	configure(fmt.Sprintf("[apptainer]\nlibrary = %q\n", library.URL))
+	writeConfig(fmt.Sprintf("[apptainer]\nlibrary = %q\n", library.URL))
 	ref := "oras://" + registry.Host + "/team/app:1"
 	unasked := "oras://" + registry.Host + "/team/unasked:1"
 	run := func(words ...string) rig.Said {
@@ -96,6 +96,6 @@ func TestSIFPulled(t *testing.T) {
 	if got := h.Do(t, "find", h.dir+"/.local/share/berth/images/sif", "-type", "f"); got != "" {
 		t.Errorf("after prune --all: %s", got)
 	}
-	configure("[apptainer]\nsigned_by = [\"" + strings.Repeat("0", 40) + "\"]\n")
+	writeConfig("[apptainer]\nsigned_by = [\"" + strings.Repeat("0", 40) + "\"]\n")
 	h.wantSaid("unsigned", run("exec", ref, "echo", "ran"), rig.Said{Code: 255, Err: "berth: " + ref + ": images have to be signed here: signature not found for object group 1\n"})
 }

@@ -73,8 +73,8 @@ func newFile(t testing.TB, data []byte) *os.File {
 	return f
 }
 
-// squashfs returns the superblock of a squashfs with zstd, and two pages of zeros. inodes tells one from another.
-func squashfs(inodes uint32) []byte {
+// makeSquashfs returns the superblock of a squashfs with zstd, and two pages of zeros. inodes tells one from another.
+func makeSquashfs(inodes uint32) []byte {
 	data := make([]byte, 8192)
 	copy(data, "hsqs")
 	for offset, value := range map[int]uint32{4: inodes, 12: 128 << 10, 20: 6 | 17<<16, 28: 4, 40: 8192} {
@@ -83,7 +83,7 @@ func squashfs(inodes uint32) []byte {
 	return data
 }
 
-func input(t testing.TB, kind library.DataType, data []byte, opts ...library.DescriptorInputOpt) library.DescriptorInput {
+func newObject(t testing.TB, kind library.DataType, data []byte, opts ...library.DescriptorInputOpt) library.DescriptorInput {
 	t.Helper()
 	in, err := library.NewDescriptorInput(kind, bytes.NewReader(data), opts...)
 	if err != nil {
@@ -92,18 +92,18 @@ func input(t testing.TB, kind library.DataType, data []byte, opts ...library.Des
 	return in
 }
 
-func root(t testing.TB, opts ...library.DescriptorInputOpt) library.DescriptorInput {
+func newRoot(t testing.TB, opts ...library.DescriptorInputOpt) library.DescriptorInput {
 	t.Helper()
-	return input(t, library.DataPartition, squashfs(1), append(opts, library.OptPartitionMetadata(library.FsSquash, library.PartPrimSys, "arm64"), library.OptObjectName("root"))...)
+	return newObject(t, library.DataPartition, makeSquashfs(1), append(opts, library.OptPartitionMetadata(library.FsSquash, library.PartPrimSys, "arm64"), library.OptObjectName("root"))...)
 }
 
 func newSignature(t testing.TB, data []byte) library.DescriptorInput {
 	t.Helper()
-	return input(t, library.DataSignature, data, library.OptSignatureMetadata(crypto.SHA256, make([]byte, 20)), library.OptNoGroup(), library.OptLinkedGroupID(1))
+	return newObject(t, library.DataSignature, data, library.OptSignatureMetadata(crypto.SHA256, make([]byte, 20)), library.OptNoGroup(), library.OptLinkedGroupID(1))
 }
 
-// write returns the bytes of a SIF file.
-func write(t testing.TB, inputs ...library.DescriptorInput) []byte {
+// writeFile returns the bytes of a SIF file.
+func writeFile(t testing.TB, inputs ...library.DescriptorInput) []byte {
 	t.Helper()
 	var b library.Buffer
 	if _, err := library.CreateContainer(&b, library.OptCreateWithDescriptors(inputs...), library.OptCreateWithDescriptorCapacity(80)); err != nil {
@@ -112,8 +112,8 @@ func write(t testing.TB, inputs ...library.DescriptorInput) []byte {
 	return b.Bytes()
 }
 
-// sign returns the file with a signature.
-func sign(t testing.TB, data []byte, options ...integrity.SignerOpt) []byte {
+// signFile returns the file with a signature.
+func signFile(t testing.TB, data []byte, options ...integrity.SignerOpt) []byte {
 	t.Helper()
 	b := library.NewBuffer(slices.Clone(data))
 	f, err := library.LoadContainer(b)
@@ -130,19 +130,19 @@ func sign(t testing.TB, data []byte, options ...integrity.SignerOpt) []byte {
 	return b.Bytes()
 }
 
-// unsigned returns an image of a definition, the root file system and an overlay in one group, and an object in another group.
-func unsigned(t testing.TB) []byte {
+// makeUnsigned returns an image of a definition, the root file system and an overlay in one group, and an object in another group.
+func makeUnsigned(t testing.TB) []byte {
 	t.Helper()
-	return write(t,
-		input(t, library.DataDeffile, []byte("bootstrap: other")), root(t),
-		input(t, library.DataPartition, bytes.Repeat([]byte("overlay "), 512), library.OptPartitionMetadata(library.FsExt3, library.PartOverlay, "arm64")),
-		input(t, library.DataGeneric, []byte("other"), library.OptGroupID(2)),
-		input(t, library.DataGeneric, []byte("beside"), library.OptGroupID(1)),
+	return writeFile(t,
+		newObject(t, library.DataDeffile, []byte("bootstrap: other")), newRoot(t),
+		newObject(t, library.DataPartition, bytes.Repeat([]byte("overlay "), 512), library.OptPartitionMetadata(library.FsExt3, library.PartOverlay, "arm64")),
+		newObject(t, library.DataGeneric, []byte("other"), library.OptGroupID(2)),
+		newObject(t, library.DataGeneric, []byte("beside"), library.OptGroupID(1)),
 	)
 }
 
-// partitions returns what berth would mount of a file.
-func partitions(t testing.TB, data []byte) []sif.Partition {
+// listPartitions returns what berth would mount of a file.
+func listPartitions(t testing.TB, data []byte) []sif.Partition {
 	t.Helper()
 	image, err := sif.Read(newFile(t, data))
 	if err != nil {
@@ -151,8 +151,8 @@ func partitions(t testing.TB, data []byte) []sif.Partition {
 	return append([]sif.Partition{image.Root}, image.Overlays...)
 }
 
-// flip returns a copy in which one bit is changed, delta bytes from the beginning of text.
-func flip(t testing.TB, data []byte, text string, delta int) []byte {
+// flipBit returns a copy in which one bit is changed, delta bytes from the beginning of text.
+func flipBit(t testing.TB, data []byte, text string, delta int) []byte {
 	t.Helper()
 	at := bytes.Index(data, []byte(text))
 	if at < 0 {
@@ -170,8 +170,8 @@ func TestCheck(t *testing.T) {
 	old, olds := newKey(t, "old", packet.Config{KeyLifetimeSecs: 1, Time: func() time.Time { return time.Now().Add(-time.Hour) }})
 	signer, _ := newSigner(t)
 	by, group := integrity.OptSignWithEntity, integrity.OptSignGroup
-	plain := unsigned(t)
-	good := sign(t, plain, by(ann), group(1))
+	plain := makeUnsigned(t)
+	good := signFile(t, plain, by(ann), group(1))
 	for _, tt := range []struct {
 		name string
 		data []byte
@@ -179,30 +179,30 @@ func TestCheck(t *testing.T) {
 		want string // part of the error, "" for none
 	}{
 		{"signed", good, ring, ""},
-		{"one of two keys", sign(t, good, by(bob), group(1)), ring, ""},
-		{"two signatures, the first by another key", sign(t, sign(t, plain, by(bob), group(1)), by(ann), group(1)), ring, ""},
-		{"all groups", sign(t, plain, by(ann)), ring, ""},
+		{"one of two keys", signFile(t, good, by(bob), group(1)), ring, ""},
+		{"two signatures, the first by another key", signFile(t, signFile(t, plain, by(bob), group(1)), by(ann), group(1)), ring, ""},
+		{"all groups", signFile(t, plain, by(ann)), ring, ""},
 		{"unsigned", plain, ring, "signature not found for object group 1"},
 		{"no keys", good, nil, "unknown entity"},
-		{"another key", sign(t, plain, by(bob), group(1)), ring, "unknown entity"},
-		{"a key that isn't accepted", sign(t, plain, by(bob), group(1)), ring.joinKeyring(bobs), "unknown entity"},
-		{"expired key", sign(t, plain, by(old), group(1), integrity.OptSignWithTime(func() time.Time { return time.Now().Add(-time.Hour) })), olds, "key expired"},
-		{"another group", sign(t, plain, by(ann), group(2)), ring, "signature not found for object group 1"},
-		{"another object", sign(t, plain, by(ann), integrity.OptSignObjects(1)), ring, "not signed"},
-		{"not the overlay", sign(t, plain, by(ann), integrity.OptSignObjects(1, 2, 5)), ring, "not signed"},
-		{"root changed", flip(t, good, "hsqs", 100), ring, "data object integrity compromised: 2"},
-		{"overlay changed", flip(t, good, "overlay ", 7), ring, "data object integrity compromised: 3"},
-		{"object beside them changed", flip(t, good, "beside", 0), ring, "data object integrity compromised: 5"},
-		{"name of the root changed", flip(t, good, "root\x00", 0), ring, "descriptor integrity compromised: 2"},
-		{"header changed", flip(t, good, "SIF_MAGIC", 20), ring, "header integrity compromised"},
-		{"signature changed", flip(t, good, `"version":1`, 0), ring, "signature object 6 not valid"},
+		{"another key", signFile(t, plain, by(bob), group(1)), ring, "unknown entity"},
+		{"a key that isn't accepted", signFile(t, plain, by(bob), group(1)), ring.joinKeyring(bobs), "unknown entity"},
+		{"expired key", signFile(t, plain, by(old), group(1), integrity.OptSignWithTime(func() time.Time { return time.Now().Add(-time.Hour) })), olds, "key expired"},
+		{"another group", signFile(t, plain, by(ann), group(2)), ring, "signature not found for object group 1"},
+		{"another object", signFile(t, plain, by(ann), integrity.OptSignObjects(1)), ring, "not signed"},
+		{"not the overlay", signFile(t, plain, by(ann), integrity.OptSignObjects(1, 2, 5)), ring, "not signed"},
+		{"root changed", flipBit(t, good, "hsqs", 100), ring, "data object integrity compromised: 2"},
+		{"overlay changed", flipBit(t, good, "overlay ", 7), ring, "data object integrity compromised: 3"},
+		{"object beside them changed", flipBit(t, good, "beside", 0), ring, "data object integrity compromised: 5"},
+		{"name of the root changed", flipBit(t, good, "root\x00", 0), ring, "descriptor integrity compromised: 2"},
+		{"header changed", flipBit(t, good, "SIF_MAGIC", 20), ring, "header integrity compromised"},
+		{"signature changed", flipBit(t, good, `"version":1`, 0), ring, "signature object 6 not valid"},
 		{"another root", replaceRoot(t, good), ring, "data object integrity compromised: 2"},
-		{"root without a group", write(t, root(t, library.OptNoGroup())), ring, "invalid group ID"},
-		{"signed by a key of another kind", sign(t, plain, integrity.OptSignWithSigner(signer), group(1)), ring, "key material not provided"},
+		{"root without a group", writeFile(t, newRoot(t, library.OptNoGroup())), ring, "invalid group ID"},
+		{"signed by a key of another kind", signFile(t, plain, integrity.OptSignWithSigner(signer), group(1)), ring, "key material not provided"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			accepted := []string{ring[0].formatFingerprint(), olds[0].formatFingerprint()}
-			err := Check(t.Context(), newFile(t, tt.data), sif.Verification{Keyrings: []string{writeRing(t, tt.keys)}, Accepted: accepted, Covered: partitions(t, tt.data)})
+			err := Check(t.Context(), newFile(t, tt.data), sif.Verification{Keyrings: []string{writeRing(t, tt.keys)}, Accepted: accepted, Covered: listPartitions(t, tt.data)})
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
@@ -213,7 +213,7 @@ func TestCheck(t *testing.T) {
 // replaceRoot returns a file whose descriptor of the root leads to other data of the same size.
 func replaceRoot(t *testing.T, signed []byte) []byte {
 	t.Helper()
-	changed := append(slices.Clone(signed), squashfs(7)...)
+	changed := append(slices.Clone(signed), makeSquashfs(7)...)
 	was := binary.LittleEndian.AppendUint64(nil, uint64(bytes.Index(signed, []byte("hsqs"))))
 	return bytes.Replace(changed, was, binary.LittleEndian.AppendUint64(nil, uint64(len(signed))), 1)
 }
@@ -221,13 +221,13 @@ func replaceRoot(t *testing.T, signed []byte) []byte {
 // TestCheckPlaces: a file whose descriptors have changed since it was read isn't accepted for what it was then.
 func TestCheckPlaces(t *testing.T) {
 	ann, ring := newKey(t, "ann", packet.Config{})
-	good := sign(t, unsigned(t), integrity.OptSignWithEntity(ann), integrity.OptSignGroup(1))
+	good := signFile(t, makeUnsigned(t), integrity.OptSignWithEntity(ann), integrity.OptSignGroup(1))
 	moved := replaceRoot(t, good)
-	v := sif.Verification{Keyrings: []string{writeRing(t, ring)}, Covered: partitions(t, moved)}
+	v := sif.Verification{Keyrings: []string{writeRing(t, ring)}, Covered: listPartitions(t, moved)}
 	if err := Check(t.Context(), newFile(t, append(good, moved[len(good):]...)), v); err == nil {
 		t.Error("accepted")
 	}
-	v.Covered = append(partitions(t, good), v.Covered[0])
+	v.Covered = append(listPartitions(t, good), v.Covered[0])
 	if err := Check(t.Context(), newFile(t, good), v); err == nil || err.Error() != "its signature is for another part of the file" {
 		t.Errorf("a partition that isn't in the file: %v", err)
 	}
@@ -237,14 +237,14 @@ func TestCheckPlaces(t *testing.T) {
 func TestCheckOrder(t *testing.T) {
 	ann, ring := newKey(t, "ann", packet.Config{})
 	overlay := func(text string) library.DescriptorInput {
-		return input(t, library.DataPartition, []byte(text), library.OptPartitionMetadata(library.FsExt3, library.PartOverlay, "arm64"))
+		return newObject(t, library.DataPartition, []byte(text), library.OptPartitionMetadata(library.FsExt3, library.PartOverlay, "arm64"))
 	}
-	good := sign(t, write(t, root(t), overlay("below"), overlay("above")), integrity.OptSignWithEntity(ann))
-	want := partitions(t, good)
+	good := signFile(t, writeFile(t, newRoot(t), overlay("below"), overlay("above")), integrity.OptSignWithEntity(ann))
+	want := listPartitions(t, good)
 	const size, tableAt, second = 585, 96, 1 // of the library's descriptors, its header's offset of them, and the first overlay's index
 	at := binary.LittleEndian.Uint64(good[tableAt:]) + second*size
 	swapped := slices.Concat(good[:at], good[at+size:at+2*size], good[at:at+size], good[at+2*size:])
-	got := partitions(t, swapped)
+	got := listPartitions(t, swapped)
 	if err := Check(t.Context(), newFile(t, swapped), sif.Verification{Keyrings: []string{writeRing(t, ring)}, Covered: got}); err != nil {
 		t.Fatal(err) // another kind of file would show nothing
 	}
@@ -277,8 +277,8 @@ func TestVerify(t *testing.T) {
 	path := writeRing(t, ring)
 	signer, public := newSigner(t)
 	by := integrity.OptSignWithEntity
-	plain := unsigned(t)
-	good := sign(t, plain, by(ann))
+	plain := makeUnsigned(t)
+	good := signFile(t, plain, by(ann))
 	for _, tt := range []struct {
 		name    string
 		data    []byte
@@ -291,10 +291,10 @@ func TestVerify(t *testing.T) {
 		{"one object", good, sif.Verification{Objects: []uint32{2}}, []string{"ann 2"}, ""},
 		{"no such group", good, sif.Verification{Groups: []uint32{9}}, nil, "group not found"},
 		{"no such object", good, sif.Verification{Objects: []uint32{9}}, nil, "object not found"},
-		{"a group that isn't signed", sign(t, plain, by(ann), integrity.OptSignGroup(1)), sif.Verification{}, []string{"ann 1 2 3 5"}, "signature not found for object group 2"},
-		{"unknown key", sign(t, plain, by(bob)), sif.Verification{}, []string{""}, "signature object 6 not valid: openpgp: signature made by unknown entity"},
-		{"changed", flip(t, good, "hsqs", 100), sif.Verification{}, []string{"ann 1, changed 2"}, "data object integrity compromised: 2"},
-		{"key", sign(t, plain, integrity.OptSignWithSigner(signer)), sif.Verification{PublicKey: public}, []string{" 1 2 3 5", " 4"}, ""},
+		{"a group that isn't signed", signFile(t, plain, by(ann), integrity.OptSignGroup(1)), sif.Verification{}, []string{"ann 1 2 3 5"}, "signature not found for object group 2"},
+		{"unknown key", signFile(t, plain, by(bob)), sif.Verification{}, []string{""}, "signature object 6 not valid: openpgp: signature made by unknown entity"},
+		{"changed", flipBit(t, good, "hsqs", 100), sif.Verification{}, []string{"ann 1, changed 2"}, "data object integrity compromised: 2"},
+		{"key", signFile(t, plain, integrity.OptSignWithSigner(signer)), sif.Verification{PublicKey: public}, []string{" 1 2 3 5", " 4"}, ""},
 		{"key for a signature of OpenPGP", good, sif.Verification{PublicKey: public}, nil, "key material not provided for PGP clear-sign signature"},
 		{"legacy", good, sif.Verification{Legacy: true}, nil, "signature not found for object 2"},
 		{"legacy of all", good, sif.Verification{Legacy: true, LegacyAll: true}, nil, "signature not found for object 1"},
@@ -329,25 +329,25 @@ func TestVerify(t *testing.T) {
 // TestBounds: what a file asks for is bounded, and the end of a context ends a hash.
 func TestBounds(t *testing.T) {
 	ann, ring := newKey(t, "ann", packet.Config{})
-	many := []library.DescriptorInput{root(t)}
+	many := []library.DescriptorInput{newRoot(t)}
 	for range maxSignatures + 1 {
 		many = append(many, newSignature(t, []byte("x")))
 	}
 	v := sif.Verification{Keyrings: []string{writeRing(t, ring)}}
 	for want, data := range map[string][]byte{
-		"it has more than 64 signatures":                                          write(t, many...),
-		"its signature (object 2) has more than 1024 KiB":                         write(t, root(t), newSignature(t, make([]byte, maxSignature+1))),
-		"its object 1 lies outside of the file":                                   write(t, root(t))[:60000],
-		"signature format not recognized":                                         write(t, root(t), newSignature(t, []byte("x"))),
-		"signature object 2 not valid: openpgp: signature made by unknown entity": write(t, root(t), newSignature(t, []byte("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nx\n-----BEGIN PGP SIGNATURE-----\n\n-----END PGP SIGNATURE-----"))),
+		"it has more than 64 signatures":                                          writeFile(t, many...),
+		"its signature (object 2) has more than 1024 KiB":                         writeFile(t, newRoot(t), newSignature(t, make([]byte, maxSignature+1))),
+		"its object 1 lies outside of the file":                                   writeFile(t, newRoot(t))[:60000],
+		"signature format not recognized":                                         writeFile(t, newRoot(t), newSignature(t, []byte("x"))),
+		"signature object 2 not valid: openpgp: signature made by unknown entity": writeFile(t, newRoot(t), newSignature(t, []byte("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nx\n-----BEGIN PGP SIGNATURE-----\n\n-----END PGP SIGNATURE-----"))),
 	} {
-		v.Covered = partitions(t, write(t, root(t))) // at the same place in all of them
+		v.Covered = listPartitions(t, writeFile(t, newRoot(t))) // at the same place in all of them
 		if err := Check(t.Context(), newFile(t, data), v); err == nil || err.Error() != want {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	good := sign(t, unsigned(t), integrity.OptSignWithEntity(ann))
-	v.Covered = partitions(t, good)
+	good := signFile(t, makeUnsigned(t), integrity.OptSignWithEntity(ann))
+	v.Covered = listPartitions(t, good)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := Check(ctx, newFile(t, good), v); !errors.Is(err, context.Canceled) {
@@ -426,8 +426,8 @@ func TestKeyring(t *testing.T) {
 // FuzzVerify: files and keyrings of strangers are read without a panic, and what is accepted is what was signed.
 func FuzzVerify(f *testing.F) {
 	ann, ring := newKey(f, "ann", packet.Config{})
-	plain := unsigned(f)
-	good := sign(f, plain, integrity.OptSignWithEntity(ann), integrity.OptSignGroup(1))
+	plain := makeUnsigned(f)
+	good := signFile(f, plain, integrity.OptSignWithEntity(ann), integrity.OptSignGroup(1))
 	data, err := os.ReadFile(writeRing(f, ring))
 	if err != nil {
 		f.Fatal(err)
@@ -435,7 +435,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add(good, data)
 	f.Add(plain, []byte("-----BEGIN PGP PUBLIC KEY BLOCK-----\n"))
 	signed := map[string]bool{}
-	for _, p := range partitions(f, good) {
+	for _, p := range listPartitions(f, good) {
 		signed[string(good[p.Offset:p.Offset+p.Size])] = true
 	}
 	f.Fuzz(func(t *testing.T, data, keysOfStranger []byte) {
