@@ -417,8 +417,11 @@ func (c *Container) Mask(name string) error {
 }
 
 // Has reports whether there is a file of this path in the container.
-func (c *Container) Has(name string) bool {
-	f, err := inroot.Open(c.Root, name, 0)
+func (c *Container) Has(name string) bool { return HasFile(c.Root, name) }
+
+// HasFile reports whether there is a file of this path in a root directory, as [inroot.Open] finds it.
+func HasFile(root *os.File, name string) bool {
+	f, err := inroot.Open(root, name, 0)
 	if err == nil {
 		f.Close() // an O_PATH descriptor
 	}

@@ -20,14 +20,6 @@ func rootsCapabilities() []uintptr {
 	}
 }
 
-// keptCapabilities are those that programs of this process's user keep.
-func keptCapabilities() []uintptr {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	return rootsCapabilities()
-}
-
 // DropPrivileges makes the next program of this thread, and programs that it starts, ones without rights that its user hasn't. Root of the machine keeps some, and root of a
 // user namespace all that it has there if asRoot is set.
 func DropPrivileges(asRoot bool) error {
@@ -42,7 +34,10 @@ func DropPrivileges(asRoot bool) error {
 	if err := unix.Capget(&head, &have[0]); err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
-	keep := keptCapabilities()
+	var keep []uintptr
+	if os.Geteuid() == 0 {
+		keep = rootsCapabilities()
+	}
 	// A process without capabilities can't change its bounding set, and needs not: its programs gain none, because of no_new_privs.
 	hasSome := have[0].Permitted|have[1].Permitted != 0
 	for c := uintptr(0); hasSome && c <= unix.CAP_LAST_CAP; c++ {

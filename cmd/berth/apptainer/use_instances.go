@@ -29,6 +29,7 @@ import (
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/sealed"
 	"github.com/berth-gpu/berth/isolation/hostprocess"
+	"github.com/berth-gpu/berth/launcher/enter"
 )
 
 // joinInstance runs a command in an instance. Flags for the container itself have no effect, as with Apptainer.
@@ -63,13 +64,7 @@ func joinInstance(c *cli.Context, conf berth.Config, name string) error {
 		return err
 	}
 	defer root.Close() // an O_PATH descriptor
-	has := func(path string) bool {
-		f, err := inroot.Open(root, path, 0)
-		if err == nil {
-			f.Close() // an O_PATH descriptor
-		}
-		return err == nil
-	}
+	has := func(path string) bool { return enter.HasFile(root, path) }
 	argv, env, err := plan.findCommand(has, i.Environment)
 	if err != nil {
 		return err
