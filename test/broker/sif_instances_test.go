@@ -479,7 +479,7 @@ done
 	for _, uid := range []int{alice, 0} {
 		h := h.home(uid)
 		h.endInstances()
-		h.instance("start", image, "one")
+		h.runInstanceVerb("start", image, "one")
 		var got rig.Said
 		var took time.Duration
 		for try := 0; try < 20 && got.Code == 0; try++ { // the command may be faster
@@ -496,7 +496,7 @@ done
 		rig.WaitUntil(t, "no process is left", func() bool {
 			return h.Do(t, "sh", "-c", "pgrep -f '^(/dev/.berth-init|berth|nsenter) join ' || true") == ""
 		})
-		h.instance("stop", "--force", "one")
+		h.runInstanceVerb("stop", "--force", "one")
 	}
 }
 
@@ -538,8 +538,8 @@ func TestInstanceListEscapes(t *testing.T) {
 	h.endInstances()
 	named := filepath.Join(h.dir, "\u009b31m\x7f.sif")
 	rig.Must(t, os.Symlink(image, named))
-	h.instance("start", named, "one")
-	if got := h.instances(); len(got) != 1 || got[0].Img != named {
+	h.runInstanceVerb("start", named, "one")
+	if got := h.listInstances(); len(got) != 1 || got[0].Img != named {
 		t.Errorf("%+v", got)
 	}
 	for _, flags := range [][]string{nil, {"--json"}, {"--logs"}} {
