@@ -34,6 +34,8 @@ type ProcessLease struct {
 	// Process would be.
 	Tree bool
 	Skip int
+	// Step is that of [ledger.Owner], see [Node.FindStep].
+	Step string
 	// Name and Command are shown to people.
 	Name, Command string
 	Request       request.Request
@@ -334,7 +336,7 @@ func (n *Node) acquireForProcess(ctx context.Context, p ProcessLease, m *mover, 
 	}
 	lease, err = n.acquire(ctx, ledger.Ask{
 		Owner: ledger.Owner{
-			EntryPoint: CommandEntryPoint, Name: p.Name, Command: p.Command, Cgroup: group,
+			EntryPoint: CommandEntryPoint, Name: p.Name, Command: p.Command, Cgroup: group, Step: p.Step,
 			UID: uid, User: n.users.Find(uid), Process: p.Process.Process,
 		},
 		Request: p.Request, Wait: p.Wait, Waiter: p.Waiter, Waiting: p.Waiting,

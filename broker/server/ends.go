@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/berth-gpu/berth"
@@ -19,12 +20,31 @@ const endTimeout = time.Minute
 // endWithHolder ends a lease soon after the last process of its holder. Without it, as after the broker was killed, the
 // next request for devices ends the lease.
 func (s *Server) endWithHolder(l ledger.Lease) {
-	s.whenEmpty(l.Owner.Cgroup, func(ctx context.Context) error {
+	if l.Owner.Step != "" {
+		s.endWithStep(l)
+	}
+	s.whenEmpty(l.Owner.Cgroup, l.Owner.Cgroup, func(ctx context.Context) error {
 		err := s.node.ReleaseIfDead(ctx, l.ID)
 		if err == nil || errors.Is(err, ledger.ErrNotFound) { // another process has ended it
 			err = s.node.RemoveCommandCgroup(ctx, l.Owner.Cgroup)
 		}
 		return err
+	})
+}
+
+// endWithStep kills the processes of a lease soon after the Slurm step that its holder was started in. Slurm can't, because they
+// aren't in the step's cgroup.
+func (s *Server) endWithStep(l ledger.Lease) {
+	s.whenEmpty(l.Owner.Step+" "+l.ID, l.Owner.Step, func(ctx context.Context) error {
+		leases, err := s.node.Leases()
+		if err != nil || !slices.ContainsFunc(leases, func(now ledger.Lease) bool { return now.ID == l.ID }) {
+			return err
+		}
+		s.log.Info("end a lease with its Slurm step", "lease", l.ID, "step", l.Owner.Step)
+		if err := s.node.Evict(ctx, l); !errors.Is(err, ledger.ErrNotFound) { // it has ended meanwhile
+			return err
+		}
+		return nil
 	})
 }
 
@@ -46,26 +66,26 @@ func (s *Server) watchLeases() {
 
 // removeWithProcesses removes a cgroup without a lease soon after the last of its processes has ended, and then calls done.
 func (s *Server) removeWithProcesses(group string, done func()) {
-	s.whenEmpty(group, func(ctx context.Context) error {
+	s.whenEmpty(group, group, func(ctx context.Context) error {
 		defer done()
 		return s.node.RemoveCommandCgroup(ctx, group)
 	})
 }
 
-// whenEmpty calls end in the background when a cgroup has no process any more or is gone, once for each cgroup.
-func (s *Server) whenEmpty(group string, end func(ctx context.Context) error) {
+// whenEmpty calls end in the background when a cgroup has no process any more or is gone, once for each key.
+func (s *Server) whenEmpty(key, group string, end func(ctx context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watched[group] { // a process can ask for its lease again
+	if s.watched[key] { // a process can ask for its lease again
 		return
 	}
-	s.watched[group] = true
+	s.watched[key] = true
 	go func() {
 		for s.endWhenEmpty(group, end) { // a process has joined meanwhile
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.watched, group)
+		delete(s.watched, key)
 	}()
 }
 

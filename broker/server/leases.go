@@ -29,6 +29,7 @@ func (s *Server) acquire(ctx context.Context, c *caller, a protocol.Acquire) (*p
 	defer done()
 	return s.leaseProcess(ctx, c, berth.ProcessLease{
 		Process: p, Name: a.Name, Command: a.Command, Request: wanted, Wait: a.Wait(),
+		Step: s.node.FindStep(p.PID, c.PID),
 	})
 }
 

@@ -82,6 +82,9 @@ type Owner struct {
 	// Maker is the cgroup of the process that took the lease: processes in other pid namespaces use
 	// it as the proof that the holder of a reserved lease lives.
 	Maker string `json:"maker_cgroup,omitempty"`
+	// Step is the cgroup of the Slurm step that the holder was started in, "" if there was none. When no process is in it any more, the
+	// holder's processes are killed.
+	Step string `json:"slurm_step_cgroup,omitempty"`
 	// PIDFile, RuntimeRoot and Runtime are where the container's init can be
 	// found once the runtime has made it: the --pid-file, the runtime's state
 	// directory (--root) and the real runtime's name ("runc", "crun").
@@ -109,7 +112,7 @@ const (
 // error if any other text is too long or holds control characters.
 func (o Owner) sanitize() (Owner, error) {
 	o.Name, o.User, o.LoginUser, o.Command = sanitizeText(o.Name), sanitizeText(o.User), sanitizeText(o.LoginUser), sanitizeText(o.Command)
-	texts := []string{o.EntryPoint, o.LoginFrom, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.PIDFile, o.RuntimeRoot, o.Runtime}
+	texts := []string{o.EntryPoint, o.LoginFrom, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.Step, o.PIDFile, o.RuntimeRoot, o.Runtime}
 	for _, t := range texts {
 		if len(t) > maxText || strings.ContainsFunc(t, unicode.IsControl) {
 			return o, fmt.Errorf("check owner: invalid text %.40q", t)
