@@ -29,12 +29,14 @@ ROUNDS  ?= 10000
 PROCS   ?= 64
 # The older version of make test-upgrade.
 FROM    ?= d6ea6ce
+# The Debian suite whose Slurm make test-slurm runs: bookworm, trixie or forky.
+SLURM   ?= trixie
 FUZZTIME ?= 20s
 # go-nvml wraps functions that NVIDIA has declared deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-plan test test-storms test-upgrade test-engines test-gangs model gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages test-apptainer clean
+.PHONY: help build demo demo-plan test test-storms test-upgrade test-engines test-gangs model gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages test-apptainer test-slurm clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -136,6 +138,12 @@ test-apptainer: build image ## what a user types with Apptainer, on a server wit
 	@test "$(ROOT)" = 1 || { echo 'make test-apptainer needs root'; exit 1; }
 	@test/engines/tree.sh users >/dev/null
 	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -count 1 -timeout 30m -json ./test/apptainer | $(GO) run ./test/audit
+
+test-slurm: build ## ranks and batch scripts in a real Slurm; with ALL=1 what takes minutes, too (SLURM=trixie, its Debian suite); needs root
+	@test "$(ROOT)" = 1 || { echo 'make test-slurm needs root'; exit 1; }
+	@test/engines/tree.sh slurm-$(SLURM) >/dev/null
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 BERTH_TEST_BIN=$(CURDIR)/bin \
+		$(GO) test -count 1 -timeout 20m -json $(if $(ALL),,-short) ./test/slurm -slurm.suite $(SLURM) | $(GO) run ./test/audit
 
 deps: ## install what is missing of runc, crun, a C compiler and the image tools (root on Debian)
 	@test/deps.sh

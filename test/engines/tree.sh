@@ -6,6 +6,9 @@
 #   tree.sh users      .cache/engines/users: as forky, and the ways in which people without root come
 #                      to a server and start containers there: sshd, cron, at, bubblewrap, Apptainer, which
 #                      mounts images with squashfuse, fuse-overlayfs and fuse2fs
+#   tree.sh slurm-forky
+#                      .cache/engines/slurm-forky: Slurm, munge, MPI programs with PMIx, Apptainer, and what it mounts
+#                      images with, but no engines; slurm-trixie and slurm-bookworm are the same with earlier versions
 #
 # with systemd, which a host may boot, catatonit, which podman's pods wait in, rpm, and AppArmor's parser: 4.1 and 3.0
 #
@@ -26,7 +29,11 @@ users)
 	suite=forky more=sid # which alone has Apptainer
 	packages=$packages,docker-cli,passwd,openssh-server,openssh-client,cron,at,bubblewrap,charliecloud,uidmap,libpam-systemd,dbus-user-session,tzdata,squashfuse,fuse-overlayfs,fuse2fs,e2fsprogs,apptainer
 	;;
-*) die "usage: tree.sh forky|bookworm|users" ;;
+slurm-forky | slurm-trixie | slurm-bookworm)
+	suite=${tree#slurm-} more=sid # which alone has Apptainer
+	packages=tini,busybox-static,mount,passwd,procps,iproute2,tzdata,munge,slurm-wlm,charliecloud,python3-mpi4py,uidmap,squashfuse,fuse-overlayfs,fuse2fs,apptainer
+	;;
+*) die "usage: tree.sh forky|bookworm|users|slurm-forky|slurm-trixie|slurm-bookworm" ;;
 esac
 
 here=$(cd "$(dirname "$0")" && pwd)
