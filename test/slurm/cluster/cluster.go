@@ -24,7 +24,8 @@ import (
 
 // Options describe a cluster.
 type Options struct {
-	// Suite is the Debian suite that Slurm comes from: "bookworm" (22.05), "trixie" (24.11) or "forky" (26.05, without PMIx).
+	// Suite is the Debian suite that Slurm comes from: "trixie" (24.11). There are trees of "forky" (26.05, without PMIx), which hasn't been
+	// tried, and of "bookworm" (22.05), whose daemons don't start with these settings.
 	Suite string
 	// Simnode and Share are those of rack.Options. The cluster writes a file into Share.
 	Simnode, Share string
