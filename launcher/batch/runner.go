@@ -1,7 +1,6 @@
 package batch
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -168,9 +167,9 @@ type Runner struct {
 	Record func(Record) error
 	// Start starts a worker with a lease of this request; it sends its events. Start doesn't wait for the lease.
 	Start func(request string, slot int, events chan<- Event) (Worker, error)
-	// Yield reports whether a worker that is idle should give back its lease, because another user waits for devices.
-	// It is called after each task, and must be fast.
-	Yield func() bool
+	// Yield reports whether a worker that has held its lease for this time should give it back, because others wait for devices. It is
+	// called after each task, and must be fast.
+	Yield func(held time.Duration) bool
 	// Changed is called after each change of a task's state. It may be nil.
 	Changed func(number int, counts Counts)
 	// Refresh is called now and then while nothing changes. It may be nil.
@@ -196,7 +195,7 @@ type slot struct {
 	request string
 	devices string
 	ready   bool
-	had     bool // a lease
+	since   time.Time // it is ready
 	closing bool
 	killed  bool
 	job     int // the task's number, 0 if it is idle
@@ -208,7 +207,7 @@ type retry struct {
 }
 
 // Run runs the batch, until all tasks have ended or Drain or MaxFails have ended it. It returns an error if it could not run the tasks; failed tasks are none.
-func (r *Runner) Run(ctx context.Context) error {
+func (r *Runner) Run() error {
 	r.workers, r.ready, r.avoid, r.events = map[int]*slot{}, map[string][]int{}, map[int]string{}, make(chan Event, 2*r.Batch.Slots)
 	r.follow, r.waiting, r.counts = r.Batch.followers(), make([]int, len(r.Batch.Tasks)), r.Count()
 	for i, t := range r.Batch.Tasks {
@@ -235,14 +234,14 @@ func (r *Runner) Run(ctx context.Context) error {
 		if len(r.workers) == 0 && (r.draining || len(r.later) == 0) {
 			return r.failure
 		}
-		r.await(ctx)
+		r.await()
 	}
 }
 
 const refreshInterval = time.Second
 
 // await waits for an event, a retry that is due, or a request to end.
-func (r *Runner) await(ctx context.Context) {
+func (r *Runner) await() {
 	var due <-chan time.Time
 	if len(r.later) > 0 && !r.draining {
 		next := slices.MinFunc(r.later, func(a, b retry) int { return a.at.Compare(b.at) })
@@ -270,9 +269,6 @@ func (r *Runner) await(ctx context.Context) {
 	case <-kill:
 		r.killAll()
 		r.Kill = nil
-	case <-ctx.Done():
-		r.killAll()
-		r.handle(<-r.events)
 	}
 }
 
@@ -415,14 +411,14 @@ func (r *Runner) handle(e Event) {
 		delete(r.workers, e.Slot)
 		if s.job != 0 {
 			r.endTask(s, Exit{Code: 137, Lost: true, Why: "its worker was killed"})
-		} else if !s.had && !s.closing && e.Err != nil {
+		} else if !s.ready && !s.closing && e.Err != nil {
 			r.fail(e.Err)
 		}
 	case e.Ready:
-		s.ready, s.had, s.devices = true, true, e.Devices
+		s.ready, s.since, s.devices = true, r.Now(), e.Devices
 	case e.Exit != nil && s.job != 0:
 		again := r.endTask(s, *e.Exit)
-		if s.request != "" && (again || r.Yield()) { // a retry gets other devices, if there are any
+		if s.request != "" && (again || r.Yield(r.Now().Sub(s.since))) { // a retry gets other devices, if there are any
 			s.closing = true
 			s.worker.Close()
 		}

@@ -1,7 +1,6 @@
 package batch
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -108,7 +107,7 @@ func newRunner(b *Batch, n *node, records *[]Record) *Runner {
 		r.Add(rec)
 	}
 	return &Runner{
-		Batch: b, Replay: r, Start: n.start, Yield: func() bool { return false }, Now: time.Now,
+		Batch: b, Replay: r, Start: n.start, Yield: func(time.Duration) bool { return false }, Now: time.Now,
 		Record: func(rec Record) error { *records = append(*records, rec); return nil },
 	}
 }
@@ -131,7 +130,7 @@ func TestRunnerUsesAllDevices(t *testing.T) {
 		var records []Record
 		r := newRunner(&Batch{Slots: 8, Tasks: newTasks(100)}, n, &records)
 		begun := time.Now()
-		if err := r.Run(t.Context()); err != nil || n.problems != nil {
+		if err := r.Run(); err != nil || n.problems != nil {
 			t.Fatal(err, n.problems)
 		}
 		if took := time.Since(begun); took != 13*time.Second || n.most != 8 || r.Count().Succeeded != 100 {
@@ -157,7 +156,7 @@ func TestRetryOnOtherDevice(t *testing.T) {
 		b.Tasks[1].Retries = 3
 		var records []Record
 		r := newRunner(b, n, &records)
-		if err := r.Run(t.Context()); err != nil {
+		if err := r.Run(); err != nil {
 			t.Fatal(err)
 		}
 		if fmt.Sprint(begun) != "[0s 2s 5s 10s]" {
@@ -182,7 +181,7 @@ func TestMaxFails(t *testing.T) {
 			var records []Record
 			r := newRunner(&Batch{Slots: 4, MaxFails: 2, FailFast: fast, Tasks: newTasks(20)}, n, &records)
 			begun := time.Now()
-			if err := r.Run(t.Context()); err != nil {
+			if err := r.Run(); err != nil {
 				t.Fatal(err)
 			}
 			want := map[bool]string{false: "3 of 20 succeeded, 3 failed, 14 left 8s", true: "1 of 20 succeeded, 2 failed, 17 left 3s"}[fast]
@@ -203,14 +202,14 @@ func TestDrainAndKill(t *testing.T) {
 		r.Drain, r.Kill = drain, kill
 		time.AfterFunc(15*time.Second, func() { close(drain) })
 		time.AfterFunc(17*time.Second, func() { close(kill) })
-		if err := r.Run(t.Context()); err != nil {
+		if err := r.Run(); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.Count().Summary(); got != "2 of 6 succeeded, 4 left" {
 			t.Error(got)
 		}
 		r = newRunner(b, n, &records)
-		if err := r.Run(t.Context()); err != nil || r.Count().Succeeded != 6 {
+		if err := r.Run(); err != nil || r.Count().Succeeded != 6 {
 			t.Errorf("%v, %s", err, r.Count().Summary())
 		}
 	})
@@ -223,7 +222,7 @@ func TestYield(t *testing.T) {
 		var records []Record
 		r := newRunner(&Batch{Slots: 1, Tasks: newTasks(5)}, n, &records)
 		waits := true
-		r.Yield = func() bool { return waits }
+		r.Yield = func(time.Duration) bool { return waits }
 		go func() {
 			<-n.free
 			waits = false
@@ -231,7 +230,7 @@ func TestYield(t *testing.T) {
 			n.free <- "0"
 		}()
 		begun := time.Now()
-		if err := r.Run(t.Context()); err != nil {
+		if err := r.Run(); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(begun); took != 15*time.Second {
@@ -254,7 +253,7 @@ func TestJournalFails(t *testing.T) {
 			}
 			return add(rec)
 		}
-		if err := r.Run(t.Context()); !errors.Is(err, full) || len(n.runs) != 2 {
+		if err := r.Run(); !errors.Is(err, full) || len(n.runs) != 2 {
 			t.Errorf("error %v, runs %v", err, n.runs)
 		}
 	})
@@ -268,7 +267,7 @@ func TestWorkerWithoutLease(t *testing.T) {
 		events <- Event{Slot: slot, Gone: true, Err: errors.New("node has 8 GPUs")}
 		return fakeWorker{nil, make(chan Job, 1), make(chan struct{})}, nil
 	}
-	if err := r.Run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "node has 8 GPUs") {
+	if err := r.Run(); err == nil || !strings.HasPrefix(err.Error(), "node has 8 GPUs") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -297,9 +296,10 @@ func TestRandomBatches(t *testing.T) {
 			n := newNode(rapid.IntRange(1, 4).Draw(rt, "devices"), took)
 			var records []Record
 			r := newRunner(b, n, &records)
-			ctx, cancel := context.WithTimeout(t.Context(), cut)
-			defer cancel()
-			if err := r.Run(ctx); err != nil {
+			kill := make(chan struct{})
+			r.Kill = kill
+			defer time.AfterFunc(cut, func() { close(kill) }).Stop()
+			if err := r.Run(); err != nil {
 				rt.Fatal(err)
 			}
 			// As after kill -9: the ends of the tasks that were killed aren't in the journal.
@@ -308,7 +308,7 @@ func TestRandomBatches(t *testing.T) {
 			}
 			records = append(records, Record{Kind: Resumed})
 			r = newRunner(b, n, &records)
-			if err := r.Run(t.Context()); err != nil || n.problems != nil {
+			if err := r.Run(); err != nil || n.problems != nil {
 				rt.Fatal(err, n.problems)
 			}
 			checkRecords(rt, b, records)

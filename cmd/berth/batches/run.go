@@ -69,7 +69,7 @@ func runBatch(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.R
 	if err != nil {
 		return err
 	}
-	leases := newLeaseWatch(c)
+	leases := newLeaseWatch(c, strings.Join(workerWords(store, b.Name), " "))
 	s := starter{store: store, batch: b, config: c.String("config"), program: program, index: leases.findIndexes}
 	p := newPrinter(c, store, b, states)
 	drain, kill := make(chan struct{}), make(chan struct{})
@@ -78,7 +78,7 @@ func runBatch(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.R
 		Batch: b, Replay: states, Record: j.Append, Start: s.start, Yield: leases.othersWait,
 		Changed: p.change, Refresh: p.progress.update, Drain: drain, Kill: kill, Now: time.Now,
 	}
-	err = r.Run(context.WithoutCancel(c.Context))
+	err = r.Run()
 	interrupted := stop()
 	counts := states.Count()
 	p.finish(counts)
@@ -127,34 +127,34 @@ func watchInterrupts(ctx context.Context, name string, drain, kill chan<- struct
 type leaseWatch struct {
 	ctx    context.Context
 	node   *berth.Node
+	own    string // in the commands of this batch's workers
 	looked time.Time
+	others bool
 	named  map[string]string // index by UUID; nil before the first use
 }
 
-func newLeaseWatch(c *cli.Context) *leaseWatch {
+func newLeaseWatch(c *cli.Context, own string) *leaseWatch {
 	node, err := verb.OpenNode(c)
 	if err != nil {
 		node = nil // berth alloc reports it
 	}
-	return &leaseWatch{ctx: context.WithoutCancel(c.Context), node: node}
+	return &leaseWatch{ctx: context.WithoutCancel(c.Context), node: node, own: own}
 }
 
-// yieldInterval is how long a worker keeps its lease at least before it looks for other users' requests.
+// yieldInterval is how long a worker keeps its lease at least, and how old the answer of othersWait may be.
 const yieldInterval = 2 * time.Second
 
-// othersWait reports whether a request waits for devices that isn't one of this batch.
-func (l *leaseWatch) othersWait() bool {
-	if l.node == nil || time.Since(l.looked) < yieldInterval {
+// othersWait reports whether a worker that has held its lease for this time should give it back: a request waits that isn't one of this batch.
+func (l *leaseWatch) othersWait(held time.Duration) bool {
+	if l.node == nil || held < yieldInterval {
 		return false
 	}
-	l.looked = time.Now()
-	view, err := backend.ViewLeases(l.ctx, l.node)
-	return err == nil && slices.ContainsFunc(view.Queue, func(w ledger.Waiter) bool { return !w.Halted && !isOwnWorker(w.Owner) })
-}
-
-// isOwnWorker reports whether a request is one of a worker that this process has started.
-func isOwnWorker(o ledger.Owner) bool {
-	return strings.Contains(o.Command, " map-worker ")
+	if time.Since(l.looked) >= yieldInterval {
+		view, err := backend.ViewLeases(l.ctx, l.node)
+		l.looked = time.Now()
+		l.others = err == nil && slices.ContainsFunc(view.Queue, func(w ledger.Waiter) bool { return !w.Halted && !strings.Contains(w.Owner.Command, l.own) })
+	}
+	return l.others
 }
 
 // findIndexes returns the indexes of devices, or their UUIDs where these aren't known.

@@ -24,7 +24,7 @@ import (
 // WorkerCommand is the hidden verb that runs tasks of a batch below the lease of its berth alloc.
 func WorkerCommand() *cli.Command {
 	return &cli.Command{
-		Name: "map-worker", Hidden: true, SkipFlagParsing: true,
+		Name: workerVerb, Hidden: true, SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 2 {
 				return verb.UsageError{Err: errors.New("only berth map starts berth map-worker")}
@@ -61,9 +61,15 @@ type starter struct {
 	index func(uuids string) string
 }
 
+// workerWords are the verb of a batch's workers and its arguments.
+func workerWords(store batch.Store, name string) []string {
+	return []string{workerVerb, store.Dir, name}
+}
+
+const workerVerb = "map-worker"
+
 func (s starter) start(request string, slot int, events chan<- batch.Event) (batch.Worker, error) {
-	worker := []string{"map-worker", s.store.Dir, s.batch.Name}
-	words := append([]string{"--config", s.config}, worker...)
+	words := append([]string{"--config", s.config}, workerWords(s.store, s.batch.Name)...)
 	if request != "" {
 		words = append([]string{"--config", s.config, "alloc", "--wait", request, "--", s.program}, words...)
 	}
