@@ -101,6 +101,7 @@ _berth() {
 	attach,--detach-keys) :; return ;;
 	inspect,--format | inspect,-f) :; return ;;
 	stats,--format) :; return ;;
+	alloc,--name) :; return ;;
 	map,--each-line | map,-a) :; return ;;
 	map,--each) :; return ;;
 	map,--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
@@ -269,7 +270,7 @@ _berth() {
 	inspect,*) mapfile -t COMPREPLY < <(compgen -W "$(berth inspect --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	stats,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-stream --no-trunc --help -h' -- "$cur") ;;
 	stats,*) mapfile -t COMPREPLY < <(compgen -W "$(berth stats --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
-	alloc,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --help -h' -- "$cur") ;;
+	alloc,-*) mapfile -t COMPREPLY < <(compgen -W '--name --wait --no-wait --help -h' -- "$cur") ;;
 	alloc,*) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur") ;;
 	adopt,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --export --json --help -h' -- "$cur") ;;
 	map,-*) mapfile -t COMPREPLY < <(compgen -W '--each-line -a --each --gpus --timeout --retries --retry --env -e --volume -v --workdir -w --dry-run --jobs -j --name --max-fails --fail-fast --keep-order -k --quiet -q --help -h' -- "$cur") ;;

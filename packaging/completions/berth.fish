@@ -149,6 +149,7 @@ complete -c berth -n '__fish_seen_subcommand_from stats' -f -l no-stream -d 'mea
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l no-trunc -d 'show the whole table, however wide'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'alloc' -d 'run a command of the host with a lease'
+complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l name -r -d 'the NAME that berth leases shows (default: the command\'s)'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l wait -d 'wait in the queue until the devices are free, or with --wait=DURATION at most that long'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l no-wait -d 'fail at once when they are busy (the default)'
 complete -c berth -n '__fish_seen_subcommand_from adopt' -f -l help -s h -d 'show help'

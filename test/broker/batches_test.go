@@ -70,6 +70,24 @@ func TestMapLeftovers(t *testing.T) {
 	h.wantClean()
 }
 
+// TestMapShares: a batch that has all GPUs gives one to another user who waits, and berth leases names the batch.
+func TestMapShares(t *testing.T) {
+	h := batchHome(t)
+	p := h.start(alice, append(h.words("map", "--gpus", "1", "-q", "--name", "long", "--", "sleep", "0.3", ":::"), strings.Split(strings.Repeat("0", 2000), "")...)...)
+	h.waitForLeases(8)
+	for _, l := range h.Leases(t) {
+		if l.Owner.Name != "batch long" {
+			t.Errorf("a lease has the name %q", l.Owner.Name)
+		}
+	}
+	h.wantSaid("another user", h.run(bob, "sh", "-c", h.Berth+` alloc --wait=1m --name mine 1 -- `+h.Berth+` leases --json 2>/dev/null | grep -c '"name": "mine"'`), rig.Said{Out: "1\n"})
+	h.wantSaid("stop", h.berth("batches", "stop", "long"), rig.Said{})
+	if code := p.Wait(t); code != 128+15 {
+		t.Errorf("the batch ends with %d", code)
+	}
+	h.wantClean()
+}
+
 // batchTask is a task in the output of berth batches show --json.
 type batchTask struct {
 	Number int

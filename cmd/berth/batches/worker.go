@@ -71,7 +71,7 @@ const workerVerb = "map-worker"
 func (s starter) start(request string, slot int, events chan<- batch.Event) (batch.Worker, error) {
 	words := append([]string{"--config", s.config}, workerWords(s.store, s.batch.Name)...)
 	if request != "" {
-		words = append([]string{"--config", s.config, "alloc", "--wait", request, "--", s.program}, words...)
+		words = append([]string{"--config", s.config, "alloc", "--wait", "--name", "batch " + s.batch.Name, request, "--", s.program}, words...)
 	}
 	cmd := exec.Command("/proc/self/exe", words...)
 	cmd.Args[0] = "berth"

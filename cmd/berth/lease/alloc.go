@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,7 +33,7 @@ func AllocCommand() *cli.Command {
 			"berth run inside COMMAND uses this lease. COMMAND can open the other GPUs too unless the device\n" +
 			"guard is on (berth guard on).\n\n" +
 			"Users without root get their leases from berth-broker, where the admin has started it.\n\n" + waiting.RequestHelp,
-		Flags:        waiting.Flags(),
+		Flags:        append([]cli.Flag{&cli.StringFlag{Name: "name", Usage: "the `NAME` that berth leases shows (default: the command's)"}}, waiting.Flags()...),
 		OnUsageError: verb.WrongUsage,
 		Action:       runAlloc,
 	}
@@ -60,14 +61,15 @@ func runAlloc(c *cli.Context) error {
 		}
 		return err
 	}
+	name := cmp.Or(c.String("name"), filepath.Base(words[1]))
 	node, err := verb.OpenNode(c)
 	if err != nil {
 		return verb.WithCode(verb.ExitBerth, err)
 	}
 	if verb.NeedRoot() != nil {
-		return verb.WithBerthCode(holdBrokersLease(c, node, wanted, command, words[1:]))
+		return verb.WithBerthCode(holdBrokersLease(c, node, wanted, name, command, words[1:]))
 	}
-	return verb.WithBerthCode(leasing.Hold(c, node, wanted, filepath.Base(words[1]), command, words[1:]))
+	return verb.WithBerthCode(leasing.Hold(c, node, wanted, name, command, words[1:]))
 }
 
 // EnterCommand is the hidden verb that berth alloc starts: it joins the cgroup and execs the

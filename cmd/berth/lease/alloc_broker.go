@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +26,7 @@ import (
 
 // holdBrokersLease is holdLease for a user without root. A child asks the broker for the lease, because the
 // broker moves the process that asks into the lease's cgroup, and then becomes the command.
-func holdBrokersLease(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
+func holdBrokersLease(c *cli.Context, node *berth.Node, wanted request.Request, name, command string, argv []string) error {
 	conf, err := verb.LoadConfig(c)
 	if err != nil {
 		return err
@@ -39,7 +38,7 @@ func holdBrokersLease(c *cli.Context, node *berth.Node, wanted request.Request, 
 	defer from.Close()
 	seconds := waiting.Limit(c).Seconds()
 	runErr := verb.RunSelf(c.Context, exec.Cmd{
-		Args: append([]string{"berth", "hold", conf.State, strconv.FormatFloat(seconds, 'f', -1, 64), wanted.String(), command}, argv...),
+		Args: append([]string{"berth", "hold", conf.State, strconv.FormatFloat(seconds, 'f', -1, 64), wanted.String(), name, command}, argv...),
 		Env:  os.Environ(), ExtraFiles: []*os.File{to},
 	}, unix.SIGKILL)
 	var lease heldLease
@@ -64,7 +63,7 @@ func HoldCommand() *cli.Command {
 		Name: "hold", Hidden: true, SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
 			a := c.Args().Slice()
-			if len(a) < 5 {
+			if len(a) < 6 {
 				return verb.UsageError{Err: errors.New("only berth alloc starts berth hold")}
 			}
 			unix.CloseOnExec(heldLeasePipe)
@@ -73,7 +72,7 @@ func HoldCommand() *cli.Command {
 				return verb.UsageError{Err: err}
 			}
 			granted, err := client.New(a[0]).Acquire(c.Context, protocol.Acquire{
-				Request: a[2], WaitSeconds: seconds, Name: filepath.Base(a[4]), Command: shortenCommand(strings.Join(a[4:], " ")),
+				Request: a[2], WaitSeconds: seconds, Name: a[3], Command: shortenCommand(strings.Join(a[5:], " ")),
 			}, waiting.NewWaitPrinter(time.Now()))
 			if err != nil {
 				return verb.WithBerthCode(verb.NameRequest(backend.AdviseBroker(err)))
@@ -92,7 +91,7 @@ func HoldCommand() *cli.Command {
 					return verb.WithCode(verb.ExitBerth, err)
 				}
 			}
-			return becomeCommand(c, a[3], a[4:], os.Environ())
+			return becomeCommand(c, a[4], a[5:], os.Environ())
 		},
 	}
 }
