@@ -83,6 +83,7 @@ func examples() map[string][]example {
 			{"berth batches show --svg timeline.svg experiments", "a picture: which task had which GPU when"},
 		},
 		"batches stop": {{"berth batches stop experiments", "start no more tasks, and wait for those that run"}},
+		"batches wait": {{"berth batches wait experiments", "until its tasks have ended; the exit code is 0 if all have succeeded"}},
 		"batches rm":   {{"berth batches rm experiments", "remove a batch with the output of its tasks"}},
 		"adopt": {
 			{"berth adopt 4711", "give a running process the lease of the GPUs that it uses"},

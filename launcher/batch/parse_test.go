@@ -1,11 +1,18 @@
 package batch
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 func TestParseFile(t *testing.T) {
@@ -85,4 +92,31 @@ func FuzzParseFile(f *testing.F) {
 			t.Error("a batch without tasks")
 		}
 	})
+}
+
+// TestSchema: the published schema has the fields of batch files, and no others.
+func TestSchema(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference/batch.schema.json")
+	testutil.Must(t, err)
+	type object struct{ Properties map[string]any }
+	var schema struct {
+		object
+		Defs struct{ Task object } `json:"$defs"`
+	}
+	testutil.Must(t, json.Unmarshal(text, &schema))
+	for _, pair := range []struct {
+		fields reflect.Type
+		have   map[string]any
+	}{{reflect.TypeFor[File](), schema.Properties}, {reflect.TypeFor[FileTask](), schema.Defs.Task.Properties}} {
+		var want []string
+		for i := range pair.fields.NumField() {
+			if name := pair.fields.Field(i).Tag.Get("yaml"); name != "" {
+				want = append(want, name)
+			}
+		}
+		slices.Sort(want)
+		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(pair.have))); diff != "" {
+			t.Errorf("%s: %s", pair.fields.Name(), diff)
+		}
+	}
 }

@@ -234,7 +234,7 @@ _berth() {
 	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --engine --containerd-address --help -h --version -v' -- "$cur") ;;
 	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc adopt map batch batches pull login logout images rmi prune system apptainer nvidia-container-cli gpus topo leases release cdi discover repair setup guard doctor info version' -- "$cur") ;;
 	batches,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
-	batches,*) mapfile -t COMPREPLY < <(compgen -W 'list show stop rm' -- "$cur") ;;
+	batches,*) mapfile -t COMPREPLY < <(compgen -W 'list show stop wait rm' -- "$cur") ;;
 	system,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	system,*) mapfile -t COMPREPLY < <(compgen -W 'df prune' -- "$cur") ;;
 	apptainer,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -273,11 +273,12 @@ _berth() {
 	alloc,-*) mapfile -t COMPREPLY < <(compgen -W '--name --wait --no-wait --help -h' -- "$cur") ;;
 	alloc,*) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur") ;;
 	adopt,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --export --json --help -h' -- "$cur") ;;
-	map,-*) mapfile -t COMPREPLY < <(compgen -W '--each-line -a --each --gpus --timeout --retries --retry --env -e --volume -v --workdir -w --dry-run --jobs -j --name --max-fails --fail-fast --keep-order -k --quiet -q --help -h' -- "$cur") ;;
-	batch,-*) mapfile -t COMPREPLY < <(compgen -W '--resume --failed --jobs -j --name --max-fails --fail-fast --keep-order -k --quiet -q --help -h' -- "$cur") ;;
+	map,-*) mapfile -t COMPREPLY < <(compgen -W '--each-line -a --each --gpus --timeout --retries --retry --env -e --volume -v --workdir -w --dry-run --jobs -j --name --max-fails --fail-fast --detach -d --keep-order -k --quiet -q --help -h' -- "$cur") ;;
+	batch,-*) mapfile -t COMPREPLY < <(compgen -W '--resume --failed --jobs -j --name --max-fails --fail-fast --detach -d --keep-order -k --quiet -q --help -h' -- "$cur") ;;
 	"batches list",-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	"batches show",-*) mapfile -t COMPREPLY < <(compgen -W '--json --csv --svg --failed --help -h' -- "$cur") ;;
 	"batches stop",-*) mapfile -t COMPREPLY < <(compgen -W '--now --help -h' -- "$cur") ;;
+	"batches wait",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
 	"batches rm",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
 	pull,-*) mapfile -t COMPREPLY < <(compgen -W '--platform --quiet -q --help -h' -- "$cur") ;;
 	login,-*) mapfile -t COMPREPLY < <(compgen -W '--username -u --password -p --password-stdin --help -h' -- "$cur") ;;

@@ -88,6 +88,27 @@ func TestMapShares(t *testing.T) {
 	h.wantClean()
 }
 
+// TestMapDetached: a batch in the background outlives its terminal, is waited for, and is stopped with its tasks.
+func TestMapDetached(t *testing.T) {
+	h := batchHome(t)
+	script := fmt.Sprintf("setsid %s map -d --gpus 1 --name back -- sh -c 'until test -e go; do sleep 0.02; done; exit $0' ::: 0 3", h.Berth)
+	h.wantSaid("start", h.run(alice, "env", "HOME="+h.dir, "sh", "-c", "cd; "+script), rig.Said{Out: "back\n"})
+	h.waitForLeases(2)
+	rig.Must(t, os.WriteFile(filepath.Join(h.dir, "go"), nil, 0o644))
+	h.wantSaid("wait", h.berth("batches", "wait", "back"), rig.Said{Code: 1, Err: "berth: batch back: 1 of 2 succeeded, 1 failed\n"})
+	h.wantSaid("rm", h.berth("batches", "rm", "back"), rig.Said{Out: "back\n"})
+	h.wantSaid("start", h.berth("map", "-d", "--gpus", "1", "--name", "back", "--", "sleep", ":::", "1000", "1001"), rig.Said{Out: "back\n"})
+	h.waitForLeases(2)
+	if got := h.berth("batches", "rm", "back"); got.Code != 1 || got.Err != "berth: batch back is running: berth batches stop back ends it\n" {
+		t.Errorf("rm of a running batch: %+v", got)
+	}
+	if got := h.berth("batch", "--resume", "back"); got.Code != 1 || got.Err != "berth: batch back is running: berth batches show back shows how far it is\n" {
+		t.Errorf("resume of a running batch: %+v", got)
+	}
+	h.wantSaid("stop", h.berth("batches", "stop", "--now", "back"), rig.Said{})
+	h.wantClean()
+}
+
 // batchTask is a task in the output of berth batches show --json.
 type batchTask struct {
 	Number int

@@ -40,6 +40,7 @@ func ManageCommand() *cli.Command {
 				Name: "stop", Usage: "end a batch when its running tasks have ended", ArgsUsage: "BATCH", OnUsageError: verb.WrongUsage, Action: stopBatch,
 				Flags: []cli.Flag{&cli.BoolFlag{Name: "now", Usage: "kill the running tasks"}},
 			},
+			{Name: "wait", Usage: "wait for the end of a batch", ArgsUsage: "BATCH", OnUsageError: verb.WrongUsage, Action: waitForBatch},
 			{Name: "rm", Usage: "remove batches with the output of their tasks", ArgsUsage: "BATCH…", OnUsageError: verb.WrongUsage, Action: removeBatches},
 		},
 	}
@@ -238,12 +239,38 @@ func stopBatch(c *cli.Context) error {
 		}
 		time.Sleep(50 * time.Millisecond) // two signals at once count as one
 	}
-	for store.IsRunning(b.Name) {
+	return awaitRunner(c, store, b.Name)
+}
+
+// awaitRunner waits until no process runs the batch.
+func awaitRunner(c *cli.Context, store batch.Store, name string) error {
+	for store.IsRunning(name) {
 		select {
 		case <-c.Done():
 			return output.EndWatch(c.Context, c.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
+	}
+	return nil
+}
+
+// waitForBatch ends with 0 if all tasks have succeeded.
+func waitForBatch(c *cli.Context) error {
+	store, b, _, err := readNamed(c)
+	if err != nil {
+		return err
+	}
+	if err := awaitRunner(c, store, b.Name); err != nil {
+		return err
+	}
+	_, states, err := store.Read(b.Name)
+	if err != nil {
+		return err
+	}
+	counts := states.Count()
+	verb.PrintError(fmt.Sprintf("batch %s: %s", b.Name, counts.Summary()))
+	if counts.Succeeded < counts.Total {
+		return verb.WithCode(verb.ExitFailure, nil)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ func runFlags() []cli.Flag {
 		&cli.StringFlag{Name: "name", Usage: "the `NAME` of the batch"},
 		&cli.IntFlag{Name: "max-fails", Usage: "start no more tasks when `N` have failed (default: go on)"},
 		&cli.BoolFlag{Name: "fail-fast", Usage: "also end the running tasks then; alone, at the first failure"},
+		&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "run the batch in the background, and print its name"},
 		&cli.BoolFlag{Name: "keep-order", Aliases: []string{"k"}, Usage: "print output in the order of the tasks"},
 		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print neither output nor progress, only failures and the summary"},
 	}
@@ -59,7 +61,37 @@ func startBatch(c *cli.Context, b *batch.Batch) error {
 	if err != nil {
 		return err
 	}
+	if c.Bool("detach") {
+		return errors.Join(j.Close(), detachBatch(c, store, b.Name))
+	}
 	return runBatch(c, store, b, batch.NewReplay(b), j)
+}
+
+// detachBatch starts a process that runs the batch in the background. What it prints is in the batch's file runner.log.
+func detachBatch(c *cli.Context, store batch.Store, name string) error {
+	log, err := os.OpenFile(store.Path(name, "runner.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the process has it open
+	cmd := exec.Command("/proc/self/exe", "--config", c.String("config"), "batch", "--quiet", "--resume", name)
+	cmd.Args[0], cmd.Stdout, cmd.Stderr = "berth", log, log
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the batch's process: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for !store.IsRunning(name) {
+		select {
+		case <-ended: // a short batch, or an error
+			fmt.Println(name)
+			return nil
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	fmt.Println(name)
+	return nil
 }
 
 // runBatch runs what is left of a batch.
@@ -202,11 +234,14 @@ type printer struct {
 	quiet     bool
 	keepOrder bool
 	next      int // with keepOrder, the number of the task whose output is next
+	begun     time.Time
+	most      int     // tasks at once
+	seconds   float64 // of tasks that have ended
 	progress  *progress
 }
 
 func newPrinter(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.Replay) *printer {
-	p := &printer{store: store, batch: b, states: states, quiet: c.Bool("quiet"), keepOrder: c.Bool("keep-order"), next: 1}
+	p := &printer{store: store, batch: b, states: states, quiet: c.Bool("quiet"), keepOrder: c.Bool("keep-order"), next: 1, begun: time.Now()}
 	if !p.quiet {
 		p.progress = newProgress(b, states)
 	}
@@ -217,6 +252,9 @@ func newPrinter(c *cli.Context, store batch.Store, b *batch.Batch, states *batch
 func (p *printer) change(number int, counts batch.Counts) {
 	s := &p.states.States[number-1]
 	p.progress.note(number, s.Running)
+	if p.most = max(p.most, counts.Running); !s.Running {
+		p.seconds += s.Exit.Seconds
+	}
 	if s.Outcome != batch.Pending {
 		p.progress.clear()
 		if s.Outcome == batch.Failed {
@@ -259,7 +297,12 @@ func describeFailure(b *batch.Batch, number int, s batch.State) string {
 
 func (p *printer) finish(counts batch.Counts) {
 	p.progress.clear()
-	verb.PrintError(fmt.Sprintf("batch %s: %s in %s", p.batch.Name, counts.Summary(), formatSeconds(time.Since(p.batch.Created))))
+	took := time.Since(p.begun)
+	text := fmt.Sprintf("batch %s: %s in %s", p.batch.Name, counts.Summary(), formatSeconds(took))
+	if p.most > 1 && took > time.Second {
+		text += fmt.Sprintf(", %d at once, which ran %.0f%% of the time", p.most, min(100*p.seconds/took.Seconds()/float64(p.most), 100))
+	}
+	verb.PrintError(text)
 }
 
 func formatSeconds(d time.Duration) string {

@@ -90,7 +90,9 @@ func allocFlags() map[string]string {
 			all[name] = why
 		case "ntasks", "ntasks-per-node":
 			all[name] = "berth alloc runs one command, which may start as many processes as it likes"
-		case "job-name", "J", "pty":
+		case "job-name", "J":
+			all[name] = "--name NAME is what berth leases shows"
+		case "pty":
 			all[name] = "isn't needed: the command runs in this terminal, and berth leases shows it by its name"
 		case "mem", "mem-per-gpu", "mem-per-cpu", "cpus-per-task", "cpus-per-gpu":
 			all[name] = "berth alloc leases devices and limits nothing else; berth run does"
@@ -108,7 +110,7 @@ func allocFlags() map[string]string {
 	for _, name := range []string{"rm", "e", "env", "v", "volume", "workdir"} {
 		all[name] = host
 	}
-	all["name"], all["cpus"], all["memory"], all["m"] = all["job-name"], all["mem"], all["mem"], all["mem"]
+	all["cpus"], all["memory"], all["m"] = all["mem"], all["mem"], all["mem"]
 	for short, long := range map[string]string{"n": "ntasks", "c": "cpus-per-task", "t": "time", "p": "partition"} {
 		all[short] = all[long]
 	}
