@@ -13,8 +13,7 @@ import (
 // MountExt3 returns a detached mount of the ext3 file system in size bytes of a file from offset, for root of the machine. No process is left: when the last copy of
 // the mount has ended, the kernel releases the loop device, and with it the opening of the file. So a lock of [LockLayer] on this opening lasts as long as the mount.
 //
-// The kernel reads and writes the file system. Its parsers don't expect that somebody changes a file system behind their back, so the caller ensures that root alone can change the
-// file. For root that has advantages over fuse2fs and fuse-overlayfs, which users have: no file of root's must be opened to a server without rights, owners are those in
+// The kernel reads and writes the file system. Its parsers don't expect that the file changes while it is mounted, so the caller ensures that root alone can change it. For root that has advantages over fuse2fs and fuse-overlayfs, which users have: no file of root's must be opened to a server without rights, owners are those in
 // the file system, and a kernel's overlay above it is as fast as above a directory.
 func MountExt3(f *os.File, offset, size int64, writable bool) (tree *os.File, err error) {
 	device, err := attachLoop(f, offset, size, writable)

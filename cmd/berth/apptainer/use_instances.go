@@ -262,7 +262,7 @@ func runForUser(c *cli.Context, flags ...string) error {
 
 // A process of another user answers within answerTime, and ends within apartTime when it is killed. Its user may stop it, or pass on its output.
 const (
-	answerTime = 10 * time.Second
+	answerTime = 8 * time.Second // less than a process waits for a lock
 	apartTime  = time.Second
 )
 
