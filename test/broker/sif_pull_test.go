@@ -42,7 +42,7 @@ func TestSIFPulled(t *testing.T) {
 	}
 	writeConfig(fmt.Sprintf("[apptainer]\nlibrary = %q\n", library.URL))
 	ref := "oras://" + registry.Host + "/team/app:1"
-	unasked := "oras://" + registry.Host + "/team/unasked:1"
+	unasked := "oras://" + registry.Host + "/team/app:3" // there is none
 	run := func(words ...string) rig.Said {
 		t.Helper()
 		return h.run(alice, append([]string{"env", "-C", h.dir}, h.words(append([]string{"--config", config, "apptainer"}, words...)...)...)...)
