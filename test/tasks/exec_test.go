@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -218,7 +219,9 @@ func TestExecIsFrozen(t *testing.T) {
 			}
 			rig.WaitUntil(t, "the command is frozen", func() bool { return strings.Contains(s.RunBerth(t, "exec", "freezer", "cat", state).Out, frozen) })
 			rig.Must(t, cmd.Process.Signal(unix.SIGTERM))
-			rig.Must(t, cmd.Process.Signal(unix.SIGINT))
+			if err := cmd.Process.Signal(unix.SIGINT); !errors.Is(err, os.ErrProcessDone) { // on version 2 the first one ends the command
+				rig.Must(t, err)
+			}
 			// berth may get the two in either order, and the last one when the command has ended and it no longer catches signals.
 			if code := p.Wait(t); code != 130 && code != 143 && code != -1 {
 				t.Errorf("exit code %d", code)
