@@ -89,15 +89,15 @@ func (r Row) padNames() []string {
 }
 
 // placeholder is {}, {2}, {name}, or one of these with a modifier: {.} without its extension, {/} the last part of a path, {//} the directory, {/.} both.
-// {#} is the task's number. Source: parallel(1).
-var placeholder = regexp.MustCompile(`\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+|#)?(//|/\.|/|\.)?\}`)
+// {#} is the task's number. Source: parallel(1). Behind a dollar sign, ${name} is a variable of the command's shell.
+var placeholder = regexp.MustCompile(`\$?\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+|#)?(//|/\.|/|\.)?\}`)
 
 // Fill returns the words with the placeholders replaced by a row's values. If no word has one, the values are appended. {} is replaced by all values,
 // and if it is a word by itself, each value is a word. Braces that are no placeholder stay. An unknown column is an error.
 func Fill(words []string, row Row, number int) (filled []string, err error) {
 	used := false
 	for _, word := range words {
-		if word == "{}" {
+		if word == "{}" && len(row.Values) > 0 {
 			used = true
 			filled = append(filled, row.Values...)
 			continue
@@ -129,9 +129,13 @@ func (r Row) fillText(text string, number int) (filled string, found bool, err e
 	return filled, found, err
 }
 
-// knows returns false for a name in braces if the columns have no names: it belongs to the command.
+// knows returns false for braces that belong to the command: those of a shell's variable, names if the columns have no names, and all but {#} if there are
+// no values, so that find -exec has its {}.
 func (r Row) knows(match string) bool {
 	column := placeholder.FindStringSubmatch(match)[1]
+	if match[0] == '$' || len(r.Values) == 0 && column != "#" {
+		return false
+	}
 	letter := column != "" && column != "#" && (column[0] < '0' || column[0] > '9')
 	return !letter || slices.ContainsFunc(r.Names, func(name string) bool { return name != "" })
 }

@@ -53,11 +53,16 @@ func TestFill(t *testing.T) {
 		"{3}":                         "",
 		"{0}":                         "",
 		"{seed}":                      "",
+		"${lr} ${1} $x{lr}":           "${lr}|${1}|$x0.1",
 	} {
 		got, err := Fill(strings.Fields(words), row, 7)
 		if strings.Join(got, "|") != want || (err == nil) != (want != "") {
 			t.Errorf("%s: %q, %v, want %q", words, got, err, want)
 		}
+	}
+	// Without values, braces are the command's.
+	if got, err := Fill([]string{"find", "-exec", "rm", "{}", ";", "{#}"}, Row{}, 7); err != nil || strings.Join(got, " ") != "find -exec rm {} ; 7" {
+		t.Errorf("%q, %v", got, err)
 	}
 	// Without names, words in braces are the command's.
 	if got, err := Fill([]string{"awk", "{print}"}, Row{Values: []string{"file"}}, 1); err != nil || strings.Join(got, " ") != "awk {print} file" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -29,8 +30,8 @@ type File struct {
 
 // FileTask is an entry of a batch file: one task, or with a matrix or an array one for each element.
 type FileTask struct {
-	Image   string `yaml:"image"`
-	Command words  `yaml:"command"`
+	Image   string  `yaml:"image"`
+	Command command `yaml:"command"`
 	// GPUs is a request.
 	GPUs    string            `yaml:"gpus"`
 	Env     map[string]string `yaml:"env"`
@@ -46,10 +47,22 @@ type FileTask struct {
 	Matrix yaml.Node `yaml:"matrix"`
 }
 
-// words is a list of words, or one text that a shell reads.
-type words []string
+// command is a list of words, or one text that a shell reads.
+type command struct {
+	words words
+	text  bool
+}
 
 // UnmarshalYAML takes a list, or a text.
+func (c *command) UnmarshalYAML(n *yaml.Node) error {
+	c.text = n.Kind == yaml.ScalarNode
+	return c.words.UnmarshalYAML(n)
+}
+
+// words is a list of words, or one word.
+type words []string
+
+// UnmarshalYAML takes a list, or a word.
 func (w *words) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		*w = words{n.Value}
@@ -133,7 +146,7 @@ func (t FileTask) withDefaults(d FileTask) FileTask {
 	setDefault(&t.Timeout, d.Timeout)
 	setDefault(&t.Retries, d.Retries)
 	setDefault(&t.Array, d.Array)
-	if t.Command == nil {
+	if t.Command.words == nil {
 		t.Command = d.Command
 	}
 	if t.Volumes == nil {
@@ -213,7 +226,7 @@ func (t FileTask) appendTasks(b *Batch, name string, rows []Row) error {
 	if t.Retries != nil {
 		retries = *t.Retries
 	}
-	if len(t.Command) == 0 && t.Image == "" {
+	if len(t.Command.words) == 0 && t.Image == "" {
 		return errors.New("it has neither a command nor an image")
 	}
 	for _, row := range rows {
@@ -243,6 +256,9 @@ func ParseTime(text string) (time.Duration, error) {
 	return d, nil
 }
 
+// plainWord is a text that a shell reads as one word. It is executed without a shell, which an image may not have.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./@%+:,-]+$`)
+
 // fill returns the words of one task and its variables, with the placeholders replaced. A command that is one text is read by sh.
 func (t FileTask) fill(row Row, number int) (argv, env []string, dir string, err error) {
 	fill := func(text string) string {
@@ -253,10 +269,10 @@ func (t FileTask) fill(row Row, number int) (argv, env []string, dir string, err
 	for _, name := range slices.Sorted(maps.Keys(t.Env)) {
 		env = append(env, name+"="+fill(t.Env[name]))
 	}
-	for _, word := range t.Command {
+	for _, word := range t.Command.words {
 		argv = append(argv, fill(word))
 	}
-	if len(argv) == 1 && strings.ContainsAny(argv[0], " \t\n;|&$<>'\"") {
+	if t.Command.text && !plainWord.MatchString(argv[0]) {
 		argv = []string{"sh", "-c", argv[0]}
 	}
 	dir = fill(t.Workdir)

@@ -58,6 +58,25 @@ tasks:
 	}
 }
 
+// TestCommandTexts: a text is read by sh unless it is a plain word, a list never is, and the braces of a command without values stay.
+func TestCommandTexts(t *testing.T) {
+	for text, want := range map[string][]string{
+		`"/a/b.sh"`:                     {"/a/b.sh"},
+		`["/a b"]`:                      {"/a b"},
+		`ls *.txt`:                      {"sh", "-c", "ls *.txt"},
+		`"~/a"`:                         {"sh", "-c", "~/a"},
+		`"find . -exec echo ${A} {} +"`: {"sh", "-c", "find . -exec echo ${A} {} +"},
+		`[find, -exec, rm, "{}", ";"]`:  {"find", "-exec", "rm", "{}", ";"},
+	} {
+		b, err := ParseFile(strings.NewReader("tasks: {a: {command: " + text + "}}"))
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if diff := cmp.Diff(want, b.Tasks[0].Argv); diff != "" {
+			t.Errorf("%s: %s", text, diff)
+		}
+	}
+}
+
 // TestParseFileErrors: each error says where the mistake is.
 func TestParseFileErrors(t *testing.T) {
 	for text, want := range map[string]string{
