@@ -18,9 +18,9 @@ type Task struct {
 	Request string `json:"request,omitempty"`
 	// Argv is the command and its arguments.
 	Argv []string `json:"argv"`
-	// Env are variables (NAME=VALUE) in addition to those of the batch's first start.
+	// Env are variables (NAME=VALUE) in addition to those of the process that runs the batch.
 	Env []string `json:"env,omitempty"`
-	// Dir is the working directory, "" for that of the batch.
+	// Dir is the working directory, "" for that of the batch. A relative one begins there.
 	Dir string `json:"dir,omitempty"`
 	// Args are the arguments that the task differs in from others, for tables of results.
 	Args []string `json:"args,omitempty"`
@@ -49,13 +49,18 @@ type Batch struct {
 	Tasks   []Task        `json:"tasks,omitempty"`
 }
 
-// Check returns an error if the batch can't be run as it is: tasks without a command, names that occur twice, and tasks that wait for each other.
+// Check returns an error if the batch can't be run as it is: numbers below 0, tasks without a command, names that occur twice, and tasks that wait for each other.
 func (b *Batch) Check() error {
+	if b.Slots < 0 || b.MaxFails < 0 {
+		return fmt.Errorf("%d tasks at once and %d failures: neither can be less than 0", b.Slots, b.MaxFails)
+	}
 	names := map[string]int{}
 	for i, t := range b.Tasks {
 		switch first, twice := names[t.Name], t.Name != "" && names[t.Name] > 0; {
 		case len(t.Argv) == 0 || t.Argv[0] == "":
 			return fmt.Errorf("task %s has no command", b.Label(i+1))
+		case t.Retries < 0:
+			return fmt.Errorf("task %s has %d retries: that can't be less than 0", b.Label(i+1), t.Retries)
 		case twice:
 			return fmt.Errorf("tasks %d and %d have the same name: %s", first, i+1, t.Name)
 		}

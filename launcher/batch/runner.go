@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -54,7 +55,7 @@ type State struct {
 	Outcome  Outcome
 	Running  bool
 	Attempts int // that count
-	Lost     int // attempts whose worker has ended
+	Lost     int // attempts whose worker has ended, since the batch was started or resumed
 	Exit     Exit
 	Started  time.Time
 	Ended    time.Time
@@ -75,7 +76,9 @@ func NewReplay(b *Batch) *Replay { return &Replay{batch: b, States: make([]State
 func (r *Replay) Add(rec Record) {
 	if rec.Kind == Resumed {
 		for i := range r.States {
-			r.States[i].Running = false
+			if r.States[i].Running = false; r.States[i].Outcome == Pending {
+				r.States[i].Lost = 0
+			}
 		}
 	}
 	if rec.Task < 1 || rec.Task > len(r.States) {
@@ -417,7 +420,11 @@ func (r *Runner) handle(e Event) {
 	case e.Ready:
 		s.ready, s.since, s.devices = true, r.Now(), e.Devices
 	case e.Exit != nil && s.job != 0:
-		again := r.endTask(s, *e.Exit)
+		exit := *e.Exit
+		if exit.Lost = exit.Lost || s.killed && exit.Failed(); exit.Lost { // it is pending when the batch is resumed
+			exit.Why = cmp.Or(exit.Why, "it was killed")
+		}
+		again := r.endTask(s, exit)
 		if s.request != "" && (again || r.Yield(r.Now().Sub(s.since))) { // a retry gets other devices, if there are any
 			s.closing = true
 			s.worker.Close()

@@ -22,6 +22,7 @@ type node struct {
 	runs     map[int]int    // attempts by task
 	most     int
 	problems []string
+	reports  bool // a worker that is killed reports that its task was killed
 }
 
 func newNode(devices int, took func(Job, string) (time.Duration, Exit)) *node {
@@ -91,6 +92,9 @@ func (n *node) runJob(w fakeWorker, j Job, device string, slot int, events chan<
 	select {
 	case <-time.After(d):
 	case <-w.killed:
+		if n.reports {
+			events <- Event{Slot: slot, Exit: &Exit{Code: 137}}
+		}
 		return false
 	}
 	if exit.Lost {
@@ -192,9 +196,17 @@ func TestMaxFails(t *testing.T) {
 	}
 }
 
+// TestDrainAndKill: after the first ^C no task is started, and the second kills those that run. They are pending in a resumed batch, however often that happens.
 func TestDrainAndKill(t *testing.T) {
+	for _, reports := range []bool{false, true} {
+		testDrainAndKill(t, reports)
+	}
+}
+
+func testDrainAndKill(t *testing.T, reports bool) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(2, always(10*time.Second, 0))
+		n.reports = reports
 		var records []Record
 		b := &Batch{Slots: 2, Tasks: newTasks(6)}
 		r := newRunner(b, n, &records)
@@ -208,6 +220,17 @@ func TestDrainAndKill(t *testing.T) {
 		if got := r.Count().Summary(); got != "2 of 6 succeeded, 4 left" {
 			t.Error(got)
 		}
+		for range maxLost + 1 {
+			records = append(records, Record{Kind: Resumed})
+			r = newRunner(b, n, &records)
+			kill := make(chan struct{})
+			r.Kill = kill
+			time.AfterFunc(5*time.Second, func() { close(kill) })
+			if err := r.Run(); err != nil || r.Count().Failed > 0 {
+				t.Fatalf("%v, %s", err, r.Count().Summary())
+			}
+		}
+		records = append(records, Record{Kind: Resumed})
 		r = newRunner(b, n, &records)
 		if err := r.Run(); err != nil || r.Count().Succeeded != 6 {
 			t.Errorf("%v, %s", err, r.Count().Summary())

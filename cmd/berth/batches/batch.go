@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -70,9 +69,8 @@ func runFile(c *cli.Context) error {
 		return err
 	}
 	b.Tasks, b.Slots, b.MaxFails = read.Tasks, cmp.Or(b.Slots, read.Slots), cmp.Or(b.MaxFails, read.MaxFails)
-	if b.FailFast = b.FailFast || read.FailFast; b.FailFast && b.MaxFails == 0 {
-		b.MaxFails = 1
-	}
+	b.FailFast = b.FailFast || read.FailFast
+	setFailFastLimit(b)
 	if read.Name != "" && !c.IsSet("name") {
 		b.Name = read.Name
 	}
@@ -106,15 +104,25 @@ func resumeBatch(c *cli.Context) error {
 			return errors.Join(err, j.Close())
 		}
 	}
-	if jobs := c.Int("jobs"); jobs > 0 {
+	if jobs := c.Int("jobs"); jobs != 0 {
 		b.Slots = jobs
 	}
 	if c.IsSet("max-fails") || c.IsSet("fail-fast") {
 		b.MaxFails, b.FailFast = c.Int("max-fails"), c.Bool("fail-fast")
+		setFailFastLimit(b)
 	}
-	if states.Count().Left() == 0 {
-		fmt.Fprintf(os.Stderr, "berth: batch %s has ended: %s\n", name, states.Count().Summary())
+	if err := b.Check(); err != nil {
+		return errors.Join(verb.WrongCommandLine(c, err.Error()), j.Close())
+	}
+	counts, advice := states.Count(), fmt.Sprintf("berth batch --resume %s --failed starts failed tasks again", name)
+	switch {
+	case counts.Succeeded == counts.Total:
+		verb.PrintError(fmt.Sprintf("batch %s has ended: %s", name, counts.Summary()))
 		return j.Close()
+	case counts.Left() == 0:
+		return errors.Join(fmt.Errorf("batch %s has ended: %s; %s", name, counts.Summary(), advice), j.Close())
+	case b.MaxFails > 0 && counts.Failed >= b.MaxFails:
+		return errors.Join(fmt.Errorf("%d tasks of batch %s have failed, and %d end it; %s, and --max-fails N allows more failures", counts.Failed, name, b.MaxFails, advice), j.Close())
 	}
 	return runBatch(c, store, b, states, j)
 }

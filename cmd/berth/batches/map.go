@@ -117,7 +117,7 @@ func newMap(c *cli.Context) (*batch.Batch, error) {
 		}
 		b.Tasks = append(b.Tasks, batch.Task{Request: wanted, Argv: argv, Env: env, Args: row.Values, Timeout: timeout, Retries: c.Int("retries")})
 	}
-	return b, b.Check()
+	return b, nil
 }
 
 // readRequest checks a request, and returns it as it is shown; "" for none.
@@ -260,10 +260,15 @@ func newBatch(c *cli.Context, kind string) (*batch.Batch, error) {
 	if b.Name == "" {
 		b.Name = kind + now.Format("-0102-150405-") + fmt.Sprint(os.Getpid())
 	}
+	setFailFastLimit(b)
+	return b, nil
+}
+
+// setFailFastLimit makes the first failure end a batch that is to fail fast without a number of failures.
+func setFailFastLimit(b *batch.Batch) {
 	if b.FailFast && b.MaxFails == 0 {
 		b.MaxFails = 1
 	}
-	return b, nil
 }
 
 // countSlots returns how many tasks can run at once: as many as the node has devices for, or CPUs.

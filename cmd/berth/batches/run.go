@@ -48,8 +48,8 @@ func startBatch(c *cli.Context, b *batch.Batch) error {
 	if err != nil {
 		return err
 	}
-	if b.Slots < 0 {
-		return verb.WrongCommandLine(c, "--jobs takes a number from 1")
+	if err := b.Check(); err != nil {
+		return verb.WrongCommandLine(c, err.Error())
 	}
 	if b.Slots == 0 {
 		if b.Slots, err = countSlots(c.Context, c, b.Tasks); err != nil {
