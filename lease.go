@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -173,6 +174,22 @@ func (n *Node) FindOwnLease(id string) (ledger.Lease, error) {
 		return ledger.Lease{}, fmt.Errorf("use lease %s: this process is not part of its holder (%s)", id, l.Owner.EntryPoint)
 	}
 	return l, nil
+}
+
+// FindParent returns the first ancestor of this process that isn't part of the lease's holder, which this process is. It returns 0 if
+// that is process 1, hidden, or outside of this pid namespace.
+func (n *Node) FindParent(l ledger.Lease) (pid int) {
+	proc := n.config.GPUHost().ProcPath()
+	for pid = os.Getppid(); pid > 1; {
+		group, err := n.cgroups.ProcessPath(proc, pid)
+		if err == nil && !cgroup.IsWithin(group, l.Owner.Cgroup) {
+			return pid
+		}
+		if pid, err = process.Parent(proc, pid); err != nil {
+			return 0
+		}
+	}
+	return 0
 }
 
 // View returns all leases with the states of their holders, and the queue. It writes

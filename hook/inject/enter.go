@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/inroot"
-	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -109,10 +108,10 @@ func (s *openContainer) readMounts() (err error) {
 }
 
 // readFileSystems returns the devices of the file systems in the host's mount namespace: this thread's, or if that is the container's, those
-// of the caller's ancestors. Where these are hidden, all file systems of the container's count as the host's.
+// of process 1 and of Outside. Where these are hidden, all file systems of the container's count as the host's.
 func (s *openContainer) readFileSystems() (map[string]bool, error) {
 	if s.pidfd < 0 {
-		if outside, err := s.readOutsideFileSystems(); err == nil && len(outside) > 0 {
+		if outside, _, err := s.readOutside(); err == nil {
 			return outside, nil
 		}
 	}
@@ -120,30 +119,16 @@ func (s *openContainer) readFileSystems() (map[string]bool, error) {
 	return all, err
 }
 
-// readOutsideFileSystems returns the devices of the file systems in the mount namespaces of the caller's ancestors, but for the caller's own
-// namespace. A launcher can be in another one than process 1, such as a job's or a service's with a /tmp of its own. Namespaces are told apart by
-// their mounts, each of which has a number of its own: the namespaces of process 1 itself can be hidden from root, too.
-func (s *openContainer) readOutsideFileSystems() (map[string]bool, error) {
-	_, own, err := readMountinfo(s.Proc + "/thread-self/mountinfo")
-	if err != nil {
-		return nil, err
+// readOutside returns the devices of the file systems, and the mounts, in the mount namespaces of process 1 and of Outside.
+func (s *openContainer) readOutside() (systems map[string]bool, mounts map[uint64]string, err error) {
+	systems, mounts, err = readMountinfo(s.Proc + "/1/mountinfo")
+	if err != nil || s.Outside == 0 {
+		return systems, mounts, err
 	}
-	outside := map[string]bool{}
-	for pid := os.Getpid(); pid > 1; {
-		parent, err := process.Parent(s.Proc, pid)
-		if err != nil || parent == 0 {
-			parent = 1 // of an ancestor that is hidden or in another pid namespace no more is known
-		}
-		pid = parent
-		systems, ids, err := readMountinfo(fmt.Sprintf("%s/%d/mountinfo", s.Proc, pid))
-		if err != nil {
-			return nil, err
-		}
-		if !sharesKey(own, ids) {
-			maps.Copy(outside, systems)
-		}
-	}
-	return outside, nil
+	more, ids, err := readMountinfo(fmt.Sprintf("%s/%d/mountinfo", s.Proc, s.Outside))
+	maps.Copy(systems, more)
+	maps.Copy(mounts, ids)
+	return systems, mounts, err
 }
 
 func sharesKey[K comparable, V any](a, b map[K]V) bool {

@@ -51,6 +51,9 @@ type Container struct {
 	// PID of its init, in the pid namespace of the caller. 0 means that the caller is in the container's mount namespace itself, as a
 	// program that a launcher starts there. Then no edit may be about its process or its network.
 	PID int
+	// Outside is, without a PID, a process in the mount namespace that the launcher was started in, 0 for process 1. A launcher can be in another namespace than
+	// process 1, such as a job's or a service's with a /tmp of its own.
+	Outside int
 	// Root is the path of its root file system on the host, which is trusted.
 	Root string
 	// Spec is the spec from which the runtime creates the container.
@@ -274,14 +277,19 @@ func (s *openContainer) checkNamespaces() error {
 
 var errNoNamespace = errors.New("the container has no mount namespace of its own: every process of the host would get its devices")
 
-// checkOwnNamespace is checkNamespaces for a container whose mount namespace is the caller's. It is the host's if each of the caller's
-// ancestors is in it. In a user namespace there is nothing to check: the kernel lets none mount anything on the host.
+// checkOwnNamespace is checkNamespaces for a container whose mount namespace is the caller's. It is the host's if process 1 or Outside has
+// the same mounts: each mount has a number of its own. The namespaces of process 1 itself can be hidden from root, too. In a user namespace
+// there is nothing to check: the kernel lets none mount anything on the host.
 func (s *openContainer) checkOwnNamespace() error {
 	if s.userNS = userns.IsInside(); s.userNS {
 		return nil
 	}
-	outside, err := s.readOutsideFileSystems()
-	if err == nil && len(outside) == 0 {
+	_, own, err := readMountinfo(s.Proc + "/thread-self/mountinfo")
+	if err != nil {
+		return err
+	}
+	_, outside, err := s.readOutside()
+	if err == nil && sharesKey(own, outside) {
 		err = errNoNamespace
 	}
 	return err

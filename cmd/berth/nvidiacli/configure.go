@@ -62,7 +62,7 @@ func runConfigure(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := inject.Apply(c.Context, inject.Container{PID: c.Int("pid"), Root: path, Spec: spec}, selectFiles(all)); err != nil {
+	if err := inject.Apply(c.Context, inject.Container{PID: c.Int("pid"), Outside: node.FindParent(lease), Root: path, Spec: spec}, selectFiles(all)); err != nil {
 		return fmt.Errorf("configure %s: %w", path, err)
 	}
 	return nil
