@@ -5,6 +5,7 @@ package batch
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +48,14 @@ type Batch struct {
 	Backoff time.Duration `json:"backoff,omitempty"`
 	Created time.Time     `json:"created"`
 	Tasks   []Task        `json:"tasks,omitempty"`
+}
+
+// TaskDir returns the working directory of a task.
+func (b *Batch) TaskDir(t Task) string {
+	if filepath.IsAbs(t.Dir) {
+		return t.Dir
+	}
+	return filepath.Join(b.Dir, t.Dir)
 }
 
 // Check returns an error if the batch can't be run as it is: numbers below 0, tasks without a command, names that occur twice, and tasks that wait for each other.

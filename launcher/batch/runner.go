@@ -134,7 +134,13 @@ func (r *Replay) Reset(record func(Record) error, now time.Time) error {
 }
 
 // Counts are the numbers of tasks by state.
-type Counts struct{ Total, Running, Succeeded, Failed, Skipped int }
+type Counts struct {
+	Total     int `json:"total"`
+	Running   int `json:"running"`
+	Succeeded int `json:"succeeded"`
+	Failed    int `json:"failed"`
+	Skipped   int `json:"skipped"`
+}
 
 // Left is how many tasks have not ended and don't run.
 func (c Counts) Left() int { return c.Total - c.Running - c.Succeeded - c.Failed - c.Skipped }

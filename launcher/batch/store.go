@@ -57,13 +57,18 @@ func (s Store) Create(b *Batch) (*Journal, error) {
 	if errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("there is a batch %s already: choose another --name, resume it (berth batch --resume %s), or remove it (berth batches rm %s)", b.Name, b.Name, b.Name)
 	}
-	if err == nil {
-		err = atomicfile.Write(s.Path(b.Name, "batch.json"), text, 0o600, atomicfile.Options{Sync: true})
-	}
 	if err != nil {
 		return nil, err
 	}
-	return OpenJournal(s.Path(b.Name, "journal"), func(Record) {})
+	err = atomicfile.Write(s.Path(b.Name, "batch.json"), text, 0o600, atomicfile.Options{Sync: true})
+	var j *Journal
+	if err == nil {
+		j, err = OpenJournal(s.Path(b.Name, "journal"), func(Record) {})
+	}
+	if err != nil { // the name stays free
+		return nil, errors.Join(err, removetree.RemoveAll(s.Path(b.Name)))
+	}
+	return j, nil
 }
 
 // formatBatch returns the text of batch.json: the batch without its tasks, and each task, as JSON in a line.

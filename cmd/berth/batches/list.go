@@ -61,7 +61,7 @@ func listBatches(c *cli.Context) error {
 		Running bool         `json:"running"`
 		Counts  batch.Counts `json:"tasks"`
 	}
-	var lines []line
+	lines := []line{}
 	for _, name := range names {
 		b, states, err := store.Read(name)
 		if err != nil {
@@ -229,12 +229,12 @@ func stopBatch(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	signals := 1
+	signals := []unix.Signal{stopSignal}
 	if c.Bool("now") {
-		signals = 2
+		signals = []unix.Signal{unix.SIGTERM, unix.SIGTERM}
 	}
-	for range signals {
-		if err := unix.Kill(runner, unix.SIGTERM); err != nil {
+	for _, s := range signals {
+		if err := unix.Kill(runner, s); err != nil {
 			return fmt.Errorf("stop batch %s: %w", b.Name, err)
 		}
 		time.Sleep(50 * time.Millisecond) // two signals at once count as one

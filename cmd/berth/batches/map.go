@@ -108,7 +108,7 @@ func newMap(c *cli.Context) (*batch.Batch, error) {
 		return nil, err
 	}
 	if dir := c.String("workdir"); dir != "" && !isImage(c) {
-		b.Dir = dir
+		b.Dir = b.TaskDir(batch.Task{Dir: dir})
 	}
 	for i, row := range rows {
 		argv, err := batch.Fill(words, row, i+1)

@@ -125,23 +125,30 @@ func runBatch(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.R
 	return nil
 }
 
-// watchInterrupts ends the start of tasks at the first SIGINT, SIGTERM or SIGHUP, and running tasks at the second. stop returns the first signal.
+// stopSignal ends the start of tasks, and never running tasks: berth batches stop sends it.
+const stopSignal = unix.SIGUSR1
+
+// watchInterrupts ends the start of tasks at the first SIGINT, SIGTERM or SIGHUP, and running tasks at the second. A signal that was ignored when this process
+// started stays so, as under nohup. stop returns the first signal.
 func watchInterrupts(ctx context.Context, name string, drain, kill chan<- struct{}) (stop func() *unix.Signal) {
 	verb.SettleInterrupts(ctx) // signals end nothing by themselves from here on
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	signal.Notify(signals, append(verb.WithoutIgnored(unix.SIGINT, unix.SIGTERM, unix.SIGHUP), stopSignal)...)
 	var first *unix.Signal
 	var mu sync.Mutex
 	go func() {
 		for s := range signals {
 			mu.Lock()
 			number, _ := s.(unix.Signal)
+			if number == stopSignal {
+				number = unix.SIGTERM // for the exit code
+			}
 			switch {
 			case first == nil:
 				first = &number
 				verb.PrintError("waiting for the running tasks; once more kills them; berth batch --resume " + name + " goes on with the rest")
 				close(drain)
-			case kill != nil:
+			case kill != nil && s != stopSignal:
 				close(kill)
 				kill = nil
 			}
@@ -162,7 +169,7 @@ type leaseWatch struct {
 	own    string // in the commands of this batch's workers
 	looked time.Time
 	others bool
-	named  map[string]string // index by UUID; nil before the first use
+	named  func() map[string]string // index by UUID; several goroutines call it
 }
 
 func newLeaseWatch(c *cli.Context, own string) *leaseWatch {
@@ -170,7 +177,25 @@ func newLeaseWatch(c *cli.Context, own string) *leaseWatch {
 	if err != nil {
 		node = nil // berth alloc reports it
 	}
-	return &leaseWatch{ctx: context.WithoutCancel(c.Context), node: node, own: own}
+	l := &leaseWatch{ctx: context.WithoutCancel(c.Context), node: node, own: own}
+	l.named = sync.OnceValue(l.nameDevices)
+	return l
+}
+
+// nameDevices returns the devices' indexes by UUID, none if there is no inventory.
+func (l *leaseWatch) nameDevices() map[string]string {
+	named := map[string]string{}
+	if l.node == nil {
+		return named
+	}
+	inv, err := l.node.Inventory(l.ctx)
+	if err != nil {
+		return named
+	}
+	for _, d := range inv.Devices() {
+		named[d.UUID] = d.Index
+	}
+	return named
 }
 
 // yieldInterval is how long a worker keeps its lease at least, and how old the answer of othersWait may be.
@@ -191,22 +216,13 @@ func (l *leaseWatch) othersWait(held time.Duration) bool {
 
 // findIndexes returns the indexes of devices, or their UUIDs where these aren't known.
 func (l *leaseWatch) findIndexes(uuids string) string {
-	if uuids == "" || l.node == nil {
+	if uuids == "" {
 		return uuids
 	}
-	if l.named == nil {
-		l.named = map[string]string{}
-		inv, err := l.node.Inventory(l.ctx)
-		if err != nil {
-			return uuids
-		}
-		for _, d := range inv.Devices() {
-			l.named[d.UUID] = d.Index
-		}
-	}
+	named := l.named()
 	words := strings.Split(uuids, ",")
 	for i, w := range words {
-		if index, ok := l.named[w]; ok {
+		if index, ok := named[w]; ok {
 			words[i] = index
 		}
 	}

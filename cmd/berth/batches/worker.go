@@ -2,7 +2,6 @@ package batches
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,8 +99,8 @@ func (s starter) start(request string, slot int, events chan<- batch.Event) (bat
 		} else if text := said.text(); text != "" {
 			err = errors.New(text)
 		}
-		w.Close()
 		events <- batch.Event{Slot: slot, Gone: true, Err: err}
+		w.Close() // not before: the runner may give the worker a task until it handles the event
 	}()
 	return w, nil
 }
@@ -111,7 +110,7 @@ func (w *workerProcess) sendOrders(in io.WriteCloser) {
 	for j := range w.jobs {
 		out, errs := w.store.Output(w.batch.Name, j.Number)
 		// An error means that the worker has ended, which readReports sees.
-		_ = orders.Encode(batch.Order{Argv: j.Argv, Env: append(taskVariables(w.batch, j, w.slot), j.Env...), Dir: cmp.Or(j.Dir, w.batch.Dir), Out: out, Err: errs, Timeout: j.Timeout})
+		_ = orders.Encode(batch.Order{Argv: j.Argv, Env: append(taskVariables(w.batch, j, w.slot), j.Env...), Dir: w.batch.TaskDir(j.Task), Out: out, Err: errs, Timeout: j.Timeout})
 	}
 	_ = in.Close()
 }

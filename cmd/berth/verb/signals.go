@@ -25,7 +25,7 @@ type interruptsKey struct{}
 func WithInterrupts() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals, done := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(signals, withoutIgnored(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)...)
+	signal.Notify(signals, WithoutIgnored(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)...)
 	go func() {
 		for s := range signals {
 			cancel(Interrupted{s.(syscall.Signal)}) // all signals are of this type on Linux
@@ -52,9 +52,9 @@ func SettleInterrupts(ctx context.Context) {
 	}
 }
 
-// withoutIgnored leaves out signals that were ignored when this process started, as under
+// WithoutIgnored leaves out signals that were ignored when this process started, as under
 // nohup: signal.Notify would end that.
-func withoutIgnored(signals ...syscall.Signal) (list []os.Signal) {
+func WithoutIgnored(signals ...syscall.Signal) (list []os.Signal) {
 	for _, s := range signals {
 		if !signal.Ignored(s) {
 			list = append(list, s)
@@ -67,7 +67,7 @@ func withoutIgnored(signals ...syscall.Signal) (list []os.Signal) {
 // Signals that stop a job at a terminal aren't among them: they have to stop berth too, or the
 // shell would wait for it.
 func ForwardedSignals() []os.Signal {
-	return withoutIgnored(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
+	return WithoutIgnored(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
 		unix.SIGALRM, unix.SIGVTALRM, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ)
 }
 
