@@ -128,7 +128,7 @@ func runBatch(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.R
 // stopSignal ends the start of tasks, and never running tasks: berth batches stop sends it.
 const stopSignal = unix.SIGUSR1
 
-// watchInterrupts ends the start of tasks at the first SIGINT, SIGTERM or SIGHUP, and running tasks at the second. A signal that was ignored when this process
+// watchInterrupts ends the start of tasks at the first SIGINT, SIGTERM or SIGHUP, running tasks at the second, and this process at the third. A signal that was ignored when this process
 // started stays so, as under nohup. stop returns the first signal.
 func watchInterrupts(ctx context.Context, name string, drain, kill chan<- struct{}) (stop func() *unix.Signal) {
 	verb.SettleInterrupts(ctx) // signals end nothing by themselves from here on
@@ -148,9 +148,13 @@ func watchInterrupts(ctx context.Context, name string, drain, kill chan<- struct
 				first = &number
 				verb.PrintError("waiting for the running tasks; once more kills them; berth batch --resume " + name + " goes on with the rest")
 				close(drain)
-			case kill != nil && s != stopSignal:
+			case s == stopSignal:
+			case kill != nil:
 				close(kill)
 				kill = nil
+			default: // a worker doesn't end, such as one that is stopped
+				signal.Reset(s)
+				_ = unix.Kill(os.Getpid(), number) // ends this process
 			}
 			mu.Unlock()
 		}
