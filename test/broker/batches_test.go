@@ -213,3 +213,59 @@ func listBelow(pid int) (all []int) {
 	}
 	return all
 }
+
+// TestBatchSignals: a task that the second ^C kills is pending in the resumed batch, berth batches stop kills none however often it is called, and nohup holds.
+func TestBatchSignals(t *testing.T) {
+	h := batchHome(t)
+	interrupt := func(name, prefix, command string, stop func(pid int)) {
+		p := h.start(h.uid, "sh", "-c", prefix+` exec "$@"`, "sh", "env", "HOME="+h.dir, h.Berth, "map", "--gpus", "1", "-j", "1", "-q", "--name", name, "--", "sh", "-c", command, ":::", "1", "2")
+		rig.WaitUntil(t, "batch "+name+" runs", func() bool { return strings.Contains(h.berth("batches", "list").Out, "1 running") })
+		stop(p.Cmd.Process.Pid)
+		p.Wait(t)
+	}
+	want := func(name, states string) {
+		var got []string
+		for _, task := range h.readBatch(name) {
+			got = append(got, task.State)
+		}
+		if strings.Join(got, " ") != states {
+			t.Errorf("batch %s: %s, want %s", name, got, states)
+		}
+	}
+	interrupt("twice", "", `test -e "$HOME/quick" || sleep 1000`, func(pid int) {
+		for range 2 {
+			rig.Must(t, unix.Kill(pid, unix.SIGINT))
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+	want("twice", "waiting waiting")
+	rig.Must(t, os.WriteFile(filepath.Join(h.dir, "quick"), nil, 0o644))
+	if said := h.berth("batch", "--resume", "twice"); said.Code != 0 {
+		t.Errorf("%+v", said)
+	}
+	interrupt("stopped", "", "sleep 2", func(int) {
+		go h.berth("batches", "stop", "stopped")
+		time.Sleep(100 * time.Millisecond)
+		h.berth("batches", "stop", "stopped")
+	})
+	want("stopped", "succeeded waiting")
+	interrupt("nohup", "trap '' HUP;", "sleep 1", func(pid int) { rig.Must(t, unix.Kill(pid, unix.SIGHUP)) })
+	want("nohup", "succeeded succeeded")
+	h.wantClean()
+}
+
+// TestTwoBatches: a batch doesn't wait for the end of another one of the same user's.
+func TestTwoBatches(t *testing.T) {
+	h := batchHome(t)
+	for _, uid := range []int{alice, 0} {
+		p := h.start(uid, append([]string{"env", "HOME=" + h.dir, h.Berth, "map", "--gpus", "1", "-q", "--", "sh", "-c", "sleep 0.5"}, append([]string{":::"}, numbers(400)...)...)...)
+		h.waitForLeases(8)
+		begun := time.Now()
+		if said := h.run(uid, "env", "HOME="+h.dir, h.Berth, "map", "--gpus", "1", "--", "true", ":::", "x"); said.Code != 0 || time.Since(begun) > 10*time.Second {
+			t.Errorf("user %d: the second batch took %v: %+v", uid, time.Since(begun), said)
+		}
+		rig.Must(t, unix.Kill(p.Cmd.Process.Pid, unix.SIGINT))
+		p.Wait(t)
+		h.waitForLeases(0)
+	}
+}
