@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/term"
@@ -21,8 +22,9 @@ type progress struct {
 
 	running map[int]bool // by number
 	begun   time.Time
-	before  int // tasks that had ended before
-	lines   int // on the screen
+	before  int        // tasks that had ended before
+	mu      sync.Mutex // protects lines and drawn
+	lines   int        // on the screen
 	drawn   time.Time
 }
 
@@ -49,9 +51,18 @@ func (p *progress) note(number int, runs bool) {
 	}
 }
 
-// clear removes the progress from the screen.
+// clear removes the progress from the screen. Any goroutine may call it.
 func (p *progress) clear() {
-	if p == nil || p.lines == 0 {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clearLines()
+}
+
+func (p *progress) clearLines() {
+	if p.lines == 0 {
 		return
 	}
 	fmt.Fprintf(os.Stderr, "\x1b[%dA\r\x1b[J", p.lines)
@@ -61,10 +72,15 @@ func (p *progress) clear() {
 
 // update draws the progress, at most once in a frameInterval.
 func (p *progress) update(counts batch.Counts) {
-	if p == nil || time.Since(p.drawn) < frameInterval {
+	if p == nil {
 		return
 	}
-	p.clear()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.drawn) < frameInterval {
+		return
+	}
+	p.clearLines()
 	width, height, err := term.GetSize(int(os.Stderr.Fd()))
 	if err != nil {
 		return
@@ -74,8 +90,14 @@ func (p *progress) update(counts batch.Counts) {
 	p.lines, p.drawn = len(lines), time.Now()
 }
 
+// A terminal whose size isn't known has 0 columns, such as a serial line.
+const defaultWidth, defaultHeight = 80, 24
+
 // draw returns the lines for a terminal of this size.
 func (p *progress) draw(counts batch.Counts, now time.Time, width, height int) (lines []string) {
+	if width < 2 || height < 1 {
+		width, height = defaultWidth, defaultHeight
+	}
 	done := counts.Succeeded + counts.Failed + counts.Skipped
 	text := fmt.Sprintf(" %d/%d", done, counts.Total)
 	if counts.Failed > 0 {

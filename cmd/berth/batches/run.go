@@ -105,7 +105,7 @@ func runBatch(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.R
 	s := starter{store: store, batch: b, config: c.String("config"), program: program, index: leases.findIndexes}
 	p := newPrinter(c, store, b, states)
 	drain, kill := make(chan struct{}), make(chan struct{})
-	stop := watchInterrupts(c.Context, b.Name, drain, kill)
+	stop := watchInterrupts(c.Context, b.Name, p.progress.clear, drain, kill)
 	r := batch.Runner{
 		Batch: b, Replay: states, Record: j.Append, Start: s.start, Yield: leases.othersWait,
 		Changed: p.change, Refresh: p.progress.update, Drain: drain, Kill: kill, Now: time.Now,
@@ -128,9 +128,9 @@ func runBatch(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.R
 // stopSignal ends the start of tasks, and never running tasks: berth batches stop sends it.
 const stopSignal = unix.SIGUSR1
 
-// watchInterrupts ends the start of tasks at the first SIGINT, SIGTERM or SIGHUP, running tasks at the second, and this process at the third. A signal that was ignored when this process
-// started stays so, as under nohup. stop returns the first signal.
-func watchInterrupts(ctx context.Context, name string, drain, kill chan<- struct{}) (stop func() *unix.Signal) {
+// watchInterrupts ends the start of tasks at the first SIGINT, SIGTERM or SIGHUP, running tasks at the second, and this process at the third. A signal that was
+// ignored when this process started stays so, as under nohup. clear is called before a line is printed. stop returns the first signal.
+func watchInterrupts(ctx context.Context, name string, clear func(), drain, kill chan<- struct{}) (stop func() *unix.Signal) {
 	verb.SettleInterrupts(ctx) // signals end nothing by themselves from here on
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, append(verb.WithoutIgnored(unix.SIGINT, unix.SIGTERM, unix.SIGHUP), stopSignal)...)
@@ -146,6 +146,7 @@ func watchInterrupts(ctx context.Context, name string, drain, kill chan<- struct
 			switch {
 			case first == nil:
 				first = &number
+				clear()
 				verb.PrintError("waiting for the running tasks; once more kills them; berth batch --resume " + name + " goes on with the rest")
 				close(drain)
 			case s == stopSignal:
@@ -290,12 +291,35 @@ func (p *printer) printOutputs(number int) {
 		return
 	}
 	if !p.keepOrder {
-		backend.PrintTaskOutput(p.store, p.batch.Name, number)
+		p.printOutput(number)
 		return
 	}
 	for ; p.next <= len(p.batch.Tasks) && p.states.States[p.next-1].Outcome != batch.Pending; p.next++ {
-		backend.PrintTaskOutput(p.store, p.batch.Name, p.next)
+		p.printOutput(p.next)
 	}
+}
+
+// printOutput prints the output of a task. The progress begins on a line of its own.
+func (p *printer) printOutput(number int) {
+	backend.PrintTaskOutput(p.store, p.batch.Name, number)
+	out, errs := p.store.Output(p.batch.Name, number)
+	if p.progress != nil && (!endsLine(out) || !endsLine(errs)) {
+		fmt.Fprintln(os.Stderr)
+	}
+}
+
+// endsLine reports whether a file ends with a whole line. One that can't be read has nothing to print.
+func endsLine(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	last := []byte{'\n'}
+	if st, err := f.Stat(); err == nil && st.Size() > 0 {
+		_, _ = f.ReadAt(last, st.Size()-1) // as if it ended with a line
+	}
+	return last[0] == '\n'
 }
 
 func describeFailure(b *batch.Batch, number int, s batch.State) string {
