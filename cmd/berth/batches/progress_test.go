@@ -1,10 +1,13 @@
 package batches
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/launcher/batch"
@@ -18,6 +21,17 @@ func TestDrawWithoutSize(t *testing.T) {
 		if lines := p.draw(batch.Counts{Total: 1}, time.Now(), size[0], size[1]); len(lines) != 2 || len(lines[0]) < 40 {
 			t.Errorf("%v: %q", size, lines)
 		}
+	}
+}
+
+// TestOrderOfResumedBatch: with --keep-order, output that was printed before the batch was resumed isn't printed again.
+func TestOrderOfResumedBatch(t *testing.T) {
+	b := &batch.Batch{Tasks: make([]batch.Task, 3)}
+	states := batch.NewReplay(b)
+	states.States[0].Outcome, states.States[2].Outcome = batch.Succeeded, batch.Succeeded
+	c := cli.NewContext(cli.NewApp(), flag.NewFlagSet("", flag.ContinueOnError), nil)
+	if p := newPrinter(c, batch.Store{}, b, states); p.next != 2 {
+		t.Errorf("task %d is next", p.next)
 	}
 }
 

@@ -263,6 +263,9 @@ type printer struct {
 
 func newPrinter(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.Replay) *printer {
 	p := &printer{store: store, batch: b, states: states, quiet: c.Bool("quiet"), keepOrder: c.Bool("keep-order"), next: 1, begun: time.Now()}
+	for p.next <= len(b.Tasks) && states.States[p.next-1].Outcome != batch.Pending {
+		p.next++ // an earlier runner has printed its output
+	}
 	if !p.quiet {
 		p.progress = newProgress(b, states)
 	}
