@@ -130,6 +130,9 @@ func (f File) expand() (*Batch, error) {
 			if numbers[before] == nil {
 				return nil, fmt.Errorf("task %s: after: there is no task %q; there are %s", name, before, strings.Join(f.order[:min(len(f.order), 20)], ", "))
 			}
+			if pairs := len(numbers[name]) * len(numbers[before]); pairs > maxTasks {
+				return nil, fmt.Errorf("task %s: after: %d of its tasks wait for %d of %s: put a task between them that waits for all of these", name, len(numbers[name]), len(numbers[before]), before)
+			}
 			for _, n := range numbers[name] {
 				b.Tasks[n-1].After = append(b.Tasks[n-1].After, numbers[before]...)
 			}

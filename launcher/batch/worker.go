@@ -40,11 +40,11 @@ type Report struct {
 // Self as the first word of a command is this program.
 const Self = "berth"
 
-// Grace is the time between SIGTERM and SIGKILL for a task whose time is over.
+// Grace is the time between SIGTERM and SIGKILL for a task whose time is over or whose runner has ended.
 const Grace = 10 * time.Second
 
-// Serve is the worker process: it runs the tasks of the orders one after the other, and returns at the end of in. A task that runs then is killed, and so is whatever a task
-// leaves behind: nothing of it keeps the devices open beside the next one. proc is where procfs is mounted, and env
+// Serve is the worker process: it runs the tasks of the orders one after the other, and returns at the end of in. A task that runs then gets SIGTERM, and SIGKILL after [Grace]; whatever a task
+// leaves behind is killed: nothing of it keeps the devices open beside the next one. proc is where procfs is mounted, and env
 // are the variables that tasks have in addition to their own.
 //
 // While it runs, Serve changes the state of the whole process: it becomes the parent of orphans.
@@ -188,13 +188,12 @@ func watchTask(group int, timeout time.Duration, ended, done <-chan struct{}, ov
 	case <-ended:
 	case <-expired:
 		over <- fmt.Sprintf("timed out after %v", timeout)
-		_ = unix.Kill(-group, unix.SIGTERM) // it may just have ended
-		select {
-		case <-done:
-			return
-		case <-ended:
-		case <-time.After(Grace):
-		}
+	}
+	_ = unix.Kill(-group, unix.SIGTERM) // it may just have ended
+	select {
+	case <-done:
+		return
+	case <-time.After(Grace):
 	}
 	_ = unix.Kill(-group, unix.SIGKILL) // it may just have ended
 }

@@ -68,7 +68,8 @@ func listBatches(c *cli.Context) error {
 			verb.ReportError(err)
 			continue
 		}
-		lines = append(lines, line{name, b.Created, store.IsRunning(name), states.Count()})
+		runs := store.IsRunning(name)
+		lines = append(lines, line{name, b.Created, runs, countTasks(states, runs)})
 	}
 	slices.SortFunc(lines, func(a, b line) int { return b.Created.Compare(a.Created) })
 	if c.Bool("json") {
@@ -81,11 +82,20 @@ func listBatches(c *cli.Context) error {
 	return output.PrintTable(os.Stdout, rows)
 }
 
+// countTasks counts the tasks of a batch. Without a runner none of them runs, whatever the journal of a killed one says.
+func countTasks(states *batch.Replay, runs bool) batch.Counts {
+	counts := states.Count()
+	if !runs {
+		counts.Running = 0
+	}
+	return counts
+}
+
 func stateOf(running bool, c batch.Counts) string {
 	switch {
 	case running:
 		return "running"
-	case c.Left()+c.Running > 0:
+	case c.Left() > 0:
 		return "interrupted"
 	}
 	return "ended"
@@ -170,7 +180,8 @@ func showBatch(c *cli.Context) error {
 	if err := output.PrintTable(os.Stdout, output.FitTable(rows, width, output.Narrowing{Heading: "COMMAND", Least: 10, Cut: output.CutRight})); err != nil {
 		return err
 	}
-	_, err = fmt.Printf("%s: %s\n", stateOf(runs, states.Count()), states.Count().Summary())
+	counts := countTasks(states, runs)
+	_, err = fmt.Printf("%s: %s\n", stateOf(runs, counts), counts.Summary())
 	return err
 }
 
@@ -267,7 +278,7 @@ func waitForBatch(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	counts := states.Count()
+	counts := countTasks(states, false)
 	verb.PrintError(fmt.Sprintf("batch %s: %s", b.Name, counts.Summary()))
 	if counts.Succeeded < counts.Total {
 		return verb.WithCode(verb.ExitFailure, nil)

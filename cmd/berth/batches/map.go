@@ -90,6 +90,9 @@ func newMap(c *cli.Context) (*batch.Batch, error) {
 	if err != nil {
 		return nil, verb.WrongCommandLine(c, err.Error())
 	}
+	if _, err := exec.LookPath(words[0]); err == nil && isImage(c) && !strings.ContainsAny(words[0], "/:.@") {
+		return nil, verb.WrongCommandLine(c, fmt.Sprintf("%s is a command of this server: -- stands before it; docker.io/library/%[1]s is an image of this name", words[0]))
+	}
 	if isImage(c) {
 		words, env = containerWords(c, words, env), nil
 	} else if c.IsSet("volume") {

@@ -84,8 +84,11 @@ func detachBatch(c *cli.Context, store batch.Store, name string) error {
 	go func() { ended <- cmd.Wait() }()
 	for !store.IsRunning(name) {
 		select {
-		case <-ended: // a short batch, or an error
+		case err := <-ended: // a short batch, or one that could not be run
 			fmt.Println(name)
+			if err != nil {
+				return fmt.Errorf("batch %s has ended at once: berth batches show %s, and %s, say more", name, name, log.Name())
+			}
 			return nil
 		case <-time.After(5 * time.Millisecond):
 		}

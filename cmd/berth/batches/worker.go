@@ -33,7 +33,8 @@ func WorkerCommand() *cli.Command {
 				return err
 			}
 			defer held.Close()
-			return batch.Serve(os.Stdin, os.Stdout, os.Getenv("BERTH_DEVICES"), "/proc", os.Environ())
+			env := append(os.Environ(), "BERTH_CONFIG="+c.String("config")) // for tasks in containers
+			return batch.Serve(os.Stdin, os.Stdout, os.Getenv("BERTH_DEVICES"), "/proc", env)
 		},
 	}
 }
@@ -77,7 +78,11 @@ func (s starter) start(request string, slot int, events chan<- batch.Event) (bat
 	// ^C of the terminal is for the runner.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	w := &workerProcess{cmd: cmd, store: s.store, batch: s.batch, slot: slot, jobs: make(chan batch.Job, 1)}
-	var said lastLine
+	said := lastLine{first: func(line string) {
+		if slot == 1 { // the others may have their leases
+			verb.PrintError("batch " + s.batch.Name + ": " + line)
+		}
+	}}
 	cmd.Stderr = &said
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -156,8 +161,11 @@ func (w *workerProcess) Kill() {
 
 // lastLine keeps the last line that was written.
 type lastLine struct {
-	mu   sync.Mutex
-	line []byte
+	// first is called with the first line that says what a request waits for.
+	first func(line string)
+	mu    sync.Mutex
+	line  []byte
+	told  bool
 }
 
 // maxLastLine bounds the line, in bytes.
@@ -171,6 +179,10 @@ func (l *lastLine) Write(p []byte) (int, error) {
 		text = text[i+1:]
 	}
 	l.line = append(text[max(len(text)-maxLastLine, 0):len(text):len(text)], '\n')
+	if waits := strings.TrimPrefix(string(text), "berth: "); !l.told && strings.HasPrefix(waits, "waiting for ") {
+		l.told = true
+		l.first(waits)
+	}
 	return len(p), nil
 }
 

@@ -115,7 +115,7 @@ func WrongCommandLine(c *cli.Context, text string) error {
 // NewUsageError returns a usage error, for run, exec and alloc with the exit code 125.
 func NewUsageError(c *cli.Context, text string) error {
 	err := UsageError{Err: errors.New(text)}
-	if c.Command != nil && TakesCommand(c.Command) {
+	if c.Command != nil && TakesCommand(c.Command) && c.Command.Name != "map" { // its exit code isn't that of a command
 		return WithCode(ExitBerth, err)
 	}
 	return err
