@@ -9,7 +9,7 @@ import (
 
 // stepCgroup matches the cgroup of a process of a Slurm step with cgroup version 2: the step's, and in it the part for the user's
 // processes. Beside that part is the one of slurmstepd, which waits for all processes that hold the step's output.
-var stepCgroup = regexp.MustCompile(`^(.*/job_[0-9]+/step_[^/]+)/user(/|$)`)
+const stepCgroup = `^(.*/job_[0-9]+/step_[^/]+)/user(/|$)`
 
 // FindStep returns a cgroup that has processes for as long as the Slurm step runs that a process belongs to, "" if it belongs to none. A launcher is
 // a process of the step that waits for the process, 0 for its parent: with a launcher that stays in the step it is the cgroup of the
@@ -21,8 +21,8 @@ func (n *Node) FindStep(pid, launcher int) string {
 	if err != nil {
 		return ""
 	}
-	found := stepCgroup.FindStringSubmatch(own)
-	if found == nil || n.readCgroupOwner(found[1]) != 0 { // a user's, who calls it so
+	found := regexp.MustCompile(stepCgroup).FindStringSubmatch(own) // here, because every program would compile it at its start
+	if found == nil || n.readCgroupOwner(found[1]) != 0 { // a directory that a user has named so
 		return ""
 	}
 	if launcher == 0 || launcher == pid {

@@ -1,6 +1,9 @@
 package berth
 
-import "testing"
+import (
+	"regexp"
+	"testing"
+)
 
 func TestStepCgroup(t *testing.T) {
 	for group, step := range map[string]string{
@@ -13,7 +16,7 @@ func TestStepCgroup(t *testing.T) {
 		"/": "",
 	} {
 		var got string
-		if found := stepCgroup.FindStringSubmatch(group); found != nil {
+		if found := regexp.MustCompile(stepCgroup).FindStringSubmatch(group); found != nil {
 			got = found[1]
 		}
 		if got != step {

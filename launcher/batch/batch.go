@@ -85,7 +85,7 @@ func (b *Batch) Check() error {
 
 // checkOrder returns an error if tasks wait for each other.
 func (b *Batch) checkOrder() error {
-	waiting, followers := make([]int, len(b.Tasks)), b.followers()
+	waiting, followers := make([]int, len(b.Tasks)), b.listFollowers()
 	var free []int
 	for i, t := range b.Tasks {
 		if waiting[i] = len(t.After); waiting[i] == 0 {
@@ -113,8 +113,8 @@ func (b *Batch) checkOrder() error {
 	return nil
 }
 
-// followers returns for each task the tasks that wait for it, both by number.
-func (b *Batch) followers() map[int][]int {
+// listFollowers returns for each task the tasks that wait for it, both by number.
+func (b *Batch) listFollowers() map[int][]int {
 	all := map[int][]int{}
 	for i, t := range b.Tasks {
 		for _, n := range t.After {

@@ -43,7 +43,7 @@ func Combine(sources []Source) (rows []Row, err error) {
 		case i == 0:
 			return nil, errors.New(":::+ has no source before it")
 		default:
-			groups[len(groups)-1] = link(groups[len(groups)-1], s.Rows)
+			groups[len(groups)-1] = linkRows(groups[len(groups)-1], s.Rows)
 		}
 	}
 	rows = groups[0]
@@ -57,7 +57,7 @@ func Combine(sources []Source) (rows []Row, err error) {
 		combined := make([]Row, 0, len(rows)*len(g))
 		for _, a := range rows {
 			for _, b := range g {
-				combined = append(combined, join(a, b))
+				combined = append(combined, joinRows(a, b))
 			}
 		}
 		rows = combined
@@ -65,16 +65,16 @@ func Combine(sources []Source) (rows []Row, err error) {
 	return rows, nil
 }
 
-func link(a, b []Row) []Row {
+func linkRows(a, b []Row) []Row {
 	linked := make([]Row, max(len(a), len(b)))
 	for i := range linked {
-		linked[i] = join(a[i%len(a)], b[i%len(b)])
+		linked[i] = joinRows(a[i%len(a)], b[i%len(b)])
 	}
 	return linked
 }
 
-// join returns a row with the columns of both. Columns of sources without names have none.
-func join(a, b Row) Row {
+// joinRows returns a row with the columns of both. Columns of sources without names have none.
+func joinRows(a, b Row) Row {
 	r := Row{Values: slices.Concat(a.Values, b.Values)}
 	if a.Names != nil || b.Names != nil {
 		r.Names = append(a.padNames(), b.padNames()...)
@@ -90,11 +90,17 @@ func (r Row) padNames() []string {
 
 // placeholder is {}, {2}, {name}, or one of these with a modifier: {.} without its extension, {/} the last part of a path, {//} the directory, {/.} both.
 // {#} is the task's number. Source: parallel(1). Behind a dollar sign, ${name} is a variable of the command's shell.
-var placeholder = regexp.MustCompile(`\$?\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+|#)?(//|/\.|/|\.)?\}`)
+const placeholder = `\$?\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+|#)?(//|/\.|/|\.)?\}`
+
+// Filler replaces placeholders. It is made by [NewFiller]: compiling the expression takes longer than many a command of berth.
+type Filler struct{ placeholder *regexp.Regexp }
+
+// NewFiller returns a Filler.
+func NewFiller() Filler { return Filler{regexp.MustCompile(placeholder)} }
 
 // Fill returns the words with the placeholders replaced by a row's values. If no word has one, the values are appended. {} is replaced by all values,
 // and if it is a word by itself, each value is a word. Braces that are no placeholder stay. An unknown column is an error.
-func Fill(words []string, row Row, number int) (filled []string, err error) {
+func (f Filler) Fill(words []string, row Row, number int) (filled []string, err error) {
 	used := false
 	for _, word := range words {
 		if word == "{}" && len(row.Values) > 0 {
@@ -102,7 +108,7 @@ func Fill(words []string, row Row, number int) (filled []string, err error) {
 			filled = append(filled, row.Values...)
 			continue
 		}
-		text, found, err := row.fillText(word, number)
+		text, found, err := f.fillText(word, row, number)
 		if err != nil {
 			return nil, err
 		}
@@ -116,23 +122,23 @@ func Fill(words []string, row Row, number int) (filled []string, err error) {
 }
 
 // fillText replaces the placeholders in a text. found means that there were some.
-func (r Row) fillText(text string, number int) (filled string, found bool, err error) {
-	filled = placeholder.ReplaceAllStringFunc(text, func(match string) string {
-		if !r.knows(match) {
+func (f Filler) fillText(text string, row Row, number int) (filled string, found bool, err error) {
+	filled = f.placeholder.ReplaceAllStringFunc(text, func(match string) string {
+		parts := f.placeholder.FindStringSubmatch(match)
+		if !row.hasColumn(match, parts[1]) {
 			return match
 		}
 		found = true
-		value, e := r.value(match, number)
+		value, e := row.findValue(match, parts[1], parts[2], number)
 		err = errors.Join(err, e)
 		return value
 	})
 	return filled, found, err
 }
 
-// knows returns false for braces that belong to the command: those of a shell's variable, names if the columns have no names, and all but {#} if there are
+// hasColumn returns false for braces that belong to the command: those of a shell's variable, names if the columns have no names, and all but {#} if there are
 // no values, so that find -exec has its {}.
-func (r Row) knows(match string) bool {
-	column := placeholder.FindStringSubmatch(match)[1]
+func (r Row) hasColumn(match, column string) bool {
 	if match[0] == '$' || len(r.Values) == 0 && column != "#" {
 		return false
 	}
@@ -140,9 +146,9 @@ func (r Row) knows(match string) bool {
 	return !letter || slices.ContainsFunc(r.Names, func(name string) bool { return name != "" })
 }
 
-func (r Row) value(match string, number int) (string, error) {
-	parts := placeholder.FindStringSubmatch(match)
-	value, column := strings.Join(r.Values, " "), parts[1]
+// findValue returns what a placeholder of a column with a modifier stands for.
+func (r Row) findValue(match, column, modifier string, number int) (string, error) {
+	value := strings.Join(r.Values, " ")
 	switch n, err := strconv.Atoi(column); {
 	case column == "":
 	case column == "#":
@@ -158,7 +164,7 @@ func (r Row) value(match string, number int) (string, error) {
 		}
 		value = r.Values[i]
 	}
-	switch parts[2] {
+	switch modifier {
 	case ".":
 		return withoutExtension(value), nil
 	case "/":

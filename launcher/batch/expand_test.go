@@ -55,20 +55,20 @@ func TestFill(t *testing.T) {
 		"{seed}":                      "",
 		"${lr} ${1} $x{lr}":           "${lr}|${1}|$x0.1",
 	} {
-		got, err := Fill(strings.Fields(words), row, 7)
+		got, err := NewFiller().Fill(strings.Fields(words), row, 7)
 		if strings.Join(got, "|") != want || (err == nil) != (want != "") {
 			t.Errorf("%s: %q, %v, want %q", words, got, err, want)
 		}
 	}
 	// Without values, braces are the command's.
-	if got, err := Fill([]string{"find", "-exec", "rm", "{}", ";", "{#}"}, Row{}, 7); err != nil || strings.Join(got, " ") != "find -exec rm {} ; 7" {
+	if got, err := NewFiller().Fill([]string{"find", "-exec", "rm", "{}", ";", "{#}"}, Row{}, 7); err != nil || strings.Join(got, " ") != "find -exec rm {} ; 7" {
 		t.Errorf("%q, %v", got, err)
 	}
 	// Without names, words in braces are the command's.
-	if got, err := Fill([]string{"awk", "{print}"}, Row{Values: []string{"file"}}, 1); err != nil || strings.Join(got, " ") != "awk {print} file" {
+	if got, err := NewFiller().Fill([]string{"awk", "{print}"}, Row{Values: []string{"file"}}, 1); err != nil || strings.Join(got, " ") != "awk {print} file" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if got, _ := Fill([]string{"{/.}", "{.}"}, Row{Values: []string{"/home/.bashrc"}}, 1); strings.Join(got, " ") != ".bashrc /home/.bashrc" {
+	if got, _ := NewFiller().Fill([]string{"{/.}", "{.}"}, Row{Values: []string{"/home/.bashrc"}}, 1); strings.Join(got, " ") != ".bashrc /home/.bashrc" {
 		t.Errorf("a name that begins with a dot: %q", got)
 	}
 }
@@ -94,7 +94,7 @@ func FuzzFill(f *testing.F) {
 	f.Add("{} {1.} {a//}", "value", 3)
 	f.Fuzz(func(t *testing.T, word, value string, number int) {
 		row := Row{Names: []string{"a"}, Values: []string{value}}
-		if got, err := Fill([]string{word}, row, number); err == nil && !strings.ContainsAny(word, "{}") && (got[0] != word || got[1] != value) {
+		if got, err := NewFiller().Fill([]string{word}, row, number); err == nil && !strings.ContainsAny(word, "{}") && (got[0] != word || got[1] != value) {
 			t.Errorf("%q", got)
 		}
 	})

@@ -131,13 +131,13 @@ func parseRecord(line []byte) (r Record, ok bool) {
 	sum, rest, _ := bytes.Cut(line, []byte(" "))
 	length, body, _ := bytes.Cut(rest, []byte(" "))
 	n, err := strconv.Atoi(string(length))
-	if err != nil || n != len(body) || string(sum) != checksum(body) {
+	if err != nil || n != len(body) || string(sum) != formatChecksum(body) {
 		return r, false
 	}
 	return r, json.Unmarshal(body, &r) == nil
 }
 
-func checksum(body []byte) string {
+func formatChecksum(body []byte) string {
 	return fmt.Sprintf("%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))) // the table is made once
 }
 
@@ -147,7 +147,7 @@ func (j *Journal) Append(r Record) error {
 	if err != nil {
 		return err
 	}
-	line := fmt.Appendf(nil, "%s %d %s\n", checksum(body), len(body), body)
+	line := fmt.Appendf(nil, "%s %d %s\n", formatChecksum(body), len(body), body)
 	n, err := j.file.Write(line)
 	if err != nil && n > 0 { // a full disk: the next record must not follow half a line
 		if st, e := j.file.Stat(); e == nil {

@@ -83,7 +83,7 @@ func TestJournalIsLocked(t *testing.T) {
 
 func FuzzParseJournal(f *testing.F) {
 	f.Add([]byte("ce8a7fba 2 {}\n"))
-	f.Add(fmt.Appendf(nil, "%s 2 {}\n", checksum([]byte("{}"))))
+	f.Add(fmt.Appendf(nil, "%s 2 {}\n", formatChecksum([]byte("{}"))))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r := NewReplay(&Batch{Tasks: make([]Task, 3)})
 		if end := ParseJournal(text, r.Add); end < 0 || end > len(text) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -89,7 +88,7 @@ func ParseFile(r io.Reader) (*Batch, error) {
 	if f.order, err = orderOfTasks(text); err != nil {
 		return nil, err
 	}
-	return f.expand()
+	return f.expandTasks()
 }
 
 // orderOfTasks returns the names of the tasks in the order of the file, which a map doesn't keep.
@@ -109,12 +108,12 @@ func orderOfTasks(text []byte) (names []string, err error) {
 	return names, nil
 }
 
-func (f File) expand() (*Batch, error) {
+func (f File) expandTasks() (*Batch, error) {
 	b := &Batch{Name: f.Name, Slots: f.Jobs, MaxFails: f.MaxFails, FailFast: f.FailFast, Backoff: time.Second}
 	numbers := map[string][]int{}
 	for _, name := range f.order {
 		entry := f.Tasks[name].withDefaults(f.Defaults)
-		rows, err := entry.rows()
+		rows, err := entry.expandRows()
 		if err == nil {
 			err = entry.appendTasks(b, name, rows)
 		}
@@ -177,8 +176,8 @@ func setDefault[T comparable](value *T, other T) {
 	}
 }
 
-// rows returns the arguments of each of the entry's tasks.
-func (t FileTask) rows() (rows []Row, err error) {
+// expandRows returns the arguments of each of the entry's tasks.
+func (t FileTask) expandRows() (rows []Row, err error) {
 	rows = []Row{{}}
 	if t.Matrix.Kind != 0 {
 		if t.Matrix.Kind != yaml.MappingNode {
@@ -232,9 +231,10 @@ func (t FileTask) appendTasks(b *Batch, name string, rows []Row) error {
 	if len(t.Command.words) == 0 && t.Image == "" {
 		return errors.New("it has neither a command nor an image")
 	}
+	filler := NewFiller()
 	for _, row := range rows {
 		number := len(b.Tasks) + 1
-		argv, env, dir, err := t.fill(row, number)
+		argv, env, dir, err := t.fillTask(filler, row, number)
 		if err != nil {
 			return err
 		}
@@ -259,13 +259,15 @@ func ParseTime(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// plainWord is a text that a shell reads as one word. It is executed without a shell, which an image may not have.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./@%+:,-]+$`)
+// isPlainWord reports whether a shell reads the text as one word. It is executed without a shell, which an image may not have.
+func isPlainWord(text string) bool {
+	return text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./@%+:,-") == ""
+}
 
-// fill returns the words of one task and its variables, with the placeholders replaced. A command that is one text is read by sh.
-func (t FileTask) fill(row Row, number int) (argv, env []string, dir string, err error) {
+// fillTask returns the words of one task and its variables, with the placeholders replaced. A command that is one text is read by sh.
+func (t FileTask) fillTask(f Filler, row Row, number int) (argv, env []string, dir string, err error) {
 	fill := func(text string) string {
-		filled, _, e := row.fillText(text, number)
+		filled, _, e := f.fillText(text, row, number)
 		err = errors.Join(err, e)
 		return filled
 	}
@@ -275,7 +277,7 @@ func (t FileTask) fill(row Row, number int) (argv, env []string, dir string, err
 	for _, word := range t.Command.words {
 		argv = append(argv, fill(word))
 	}
-	if t.Command.text && !plainWord.MatchString(argv[0]) {
+	if t.Command.text && !isPlainWord(argv[0]) {
 		argv = []string{"sh", "-c", argv[0]}
 	}
 	dir = fill(t.Workdir)

@@ -93,14 +93,14 @@ func (r *Replay) Add(rec Record) {
 	case Again:
 		*s = State{}
 	case Ended:
-		s.end(rec.At, rec.Exit, r.batch.Tasks[rec.Task-1].Retries)
+		s.recordEnd(rec.At, rec.Exit, r.batch.Tasks[rec.Task-1].Retries)
 	}
 }
 
 // maxLost is how often a task is started again after its worker has ended.
 const maxLost = 3
 
-func (s *State) end(at time.Time, exit *Exit, retries int) {
+func (s *State) recordEnd(at time.Time, exit *Exit, retries int) {
 	s.Running, s.Ended = false, at
 	if exit == nil {
 		return
@@ -149,12 +149,12 @@ func (c Counts) Left() int { return c.Total - c.Running - c.Succeeded - c.Failed
 func (r *Replay) Count() (c Counts) {
 	c.Total = len(r.States)
 	for i := range r.States {
-		c.add(&r.States[i], 1)
+		c.addState(&r.States[i], 1)
 	}
 	return c
 }
 
-func (c *Counts) add(s *State, n int) {
+func (c *Counts) addState(s *State, n int) {
 	switch {
 	case s.Running:
 		c.Running += n
@@ -218,7 +218,7 @@ type retry struct {
 // Run runs the batch, until all tasks have ended or Drain or MaxFails have ended it. It returns an error if it could not run the tasks; failed tasks are none.
 func (r *Runner) Run() error {
 	r.workers, r.ready, r.avoid, r.events = map[int]*slot{}, map[string][]int{}, map[int]string{}, make(chan Event, 2*r.Batch.Slots)
-	r.follow, r.waiting, r.counts = r.Batch.followers(), make([]int, len(r.Batch.Tasks)), r.Count()
+	r.follow, r.waiting, r.counts = r.Batch.listFollowers(), make([]int, len(r.Batch.Tasks)), r.Count()
 	for i, t := range r.Batch.Tasks {
 		for _, n := range t.After {
 			if r.States[n-1].Outcome != Succeeded {
@@ -243,14 +243,14 @@ func (r *Runner) Run() error {
 		if len(r.workers) == 0 && (r.draining || len(r.later) == 0) {
 			return r.failure
 		}
-		r.await()
+		r.awaitEvent()
 	}
 }
 
 const refreshInterval = time.Second
 
-// await waits for an event, a retry that is due, or a request to end.
-func (r *Runner) await() {
+// awaitEvent waits for an event, a retry that is due, or a request to end.
+func (r *Runner) awaitEvent() {
 	var due <-chan time.Time
 	if len(r.later) > 0 && !r.draining {
 		next := slices.MinFunc(r.later, func(a, b retry) int { return a.at.Compare(b.at) })
@@ -266,7 +266,7 @@ func (r *Runner) await() {
 	}
 	select {
 	case e := <-r.events:
-		r.handle(e)
+		r.handleEvent(e)
 	case <-due:
 		r.queueDue()
 	case <-refresh.C:
@@ -284,20 +284,20 @@ func (r *Runner) await() {
 func (r *Runner) killAll() {
 	r.draining = true
 	for _, s := range r.workers {
-		s.kill()
+		s.killWorker()
 	}
 }
 
-// kill kills the worker, once.
-func (s *slot) kill() {
+// killWorker kills the worker, once.
+func (s *slot) killWorker() {
 	if !s.killed {
 		s.worker.Kill()
 	}
 	s.closing, s.killed = true, true
 }
 
-// fail ends the batch because of an error that isn't a task's.
-func (r *Runner) fail(err error) {
+// endBatch ends the batch because of an error that isn't a task's.
+func (r *Runner) endBatch(err error) {
 	r.failure = errors.Join(r.failure, err)
 	r.draining = true
 }
@@ -306,7 +306,7 @@ func (r *Runner) fail(err error) {
 func (r *Runner) startTasks() {
 	for n, s := range r.workers {
 		if s.ready && s.job == 0 && !s.closing {
-			r.assign(n, s)
+			r.assignTask(n, s)
 		}
 	}
 	for request, numbers := range r.ready {
@@ -333,14 +333,14 @@ func (r *Runner) startWorker(request string) {
 	}
 	w, err := r.Start(request, n, r.events)
 	if err != nil {
-		r.fail(err)
+		r.endBatch(err)
 		return
 	}
 	r.workers[n] = &slot{worker: w, request: request}
 }
 
-// assign gives a worker the first ready task. A task that has failed on the worker's devices is left to another worker, if there can be one.
-func (r *Runner) assign(n int, s *slot) {
+// assignTask gives a worker the first ready task. A task that has failed on the worker's devices is left to another worker, if there can be one.
+func (r *Runner) assignTask(n int, s *slot) {
 	ready := r.ready[s.request]
 	if len(ready) == 0 {
 		return
@@ -361,11 +361,11 @@ func (r *Runner) assign(n int, s *slot) {
 	state := &r.States[number-1]
 	rec := Record{Kind: Started, At: r.Now(), Task: number, Devices: s.devices, Slot: n}
 	if err := r.Record(rec); err != nil {
-		r.fail(err)
+		r.endBatch(err)
 		return
 	}
 	s.job = number
-	r.change(number, func() { r.Add(rec) })
+	r.changeState(number, func() { r.Add(rec) })
 	s.worker.Run(Job{Number: number, Task: r.Batch.Tasks[number-1], Attempt: state.Attempts + 1})
 }
 
@@ -379,12 +379,12 @@ func (r *Runner) hasOther(s *slot) bool {
 	return false
 }
 
-// change changes the state of a task, and reports it.
-func (r *Runner) change(number int, f func()) {
+// changeState changes the state of a task, and reports it.
+func (r *Runner) changeState(number int, f func()) {
 	s := &r.States[number-1]
-	r.counts.add(s, -1)
+	r.counts.addState(s, -1)
 	f()
-	r.counts.add(s, 1)
+	r.counts.addState(s, 1)
 	if r.Changed != nil {
 		r.Changed(number, r.counts)
 	}
@@ -401,7 +401,7 @@ func (r *Runner) closeIdle() {
 		case s.closing || s.job != 0:
 		case r.draining || spare[s.request] == 0:
 			if !s.ready { // it waits for a lease
-				s.kill()
+				s.killWorker()
 				continue
 			}
 			s.closing = true
@@ -412,7 +412,7 @@ func (r *Runner) closeIdle() {
 	}
 }
 
-func (r *Runner) handle(e Event) {
+func (r *Runner) handleEvent(e Event) {
 	s := r.workers[e.Slot]
 	switch {
 	case s == nil:
@@ -421,7 +421,7 @@ func (r *Runner) handle(e Event) {
 		if s.job != 0 {
 			r.endTask(s, Exit{Code: 137, Lost: true, Why: "its worker was killed"})
 		} else if !s.ready && !s.closing && e.Err != nil {
-			r.fail(e.Err)
+			r.endBatch(e.Err)
 		}
 	case e.Ready:
 		s.ready, s.since, s.devices = true, r.Now(), e.Devices
@@ -444,19 +444,19 @@ func (r *Runner) endTask(s *slot, exit Exit) (again bool) {
 	s.job = 0
 	rec := Record{Kind: Ended, At: r.Now(), Task: number, Exit: &exit}
 	if err := r.Record(rec); err != nil {
-		r.fail(err)
+		r.endBatch(err)
 	}
-	r.change(number, func() { r.Add(rec) })
+	r.changeState(number, func() { r.Add(rec) })
 	state := r.States[number-1]
 	switch state.Outcome {
 	case Pending:
 		r.avoid[number] = s.devices
-		r.later = append(r.later, retry{number, r.Now().Add(r.backoff(state))})
+		r.later = append(r.later, retry{number, r.Now().Add(r.computeBackoff(state))})
 	case Succeeded:
 		delete(r.avoid, number)
 		for _, f := range r.follow[number] {
 			if r.waiting[f-1]--; r.waiting[f-1] == 0 && r.States[f-1].Outcome == Pending {
-				r.queue(f)
+				r.queueTask(f)
 			}
 		}
 	case Failed:
@@ -469,7 +469,7 @@ func (r *Runner) endTask(s *slot, exit Exit) (again bool) {
 // maxBackoff bounds the wait before a retry.
 const maxBackoff = 10 * time.Minute
 
-func (r *Runner) backoff(s State) time.Duration {
+func (r *Runner) computeBackoff(s State) time.Duration {
 	if s.Exit.Lost || s.Attempts == 0 {
 		return 0
 	}
@@ -480,14 +480,14 @@ func (r *Runner) queueDue() {
 	now := r.Now()
 	for _, l := range r.later {
 		if !l.at.After(now) {
-			r.queue(l.number)
+			r.queueTask(l.number)
 		}
 	}
 	r.later = slices.DeleteFunc(r.later, func(l retry) bool { return !l.at.After(now) })
 }
 
-// queue puts a task where its number belongs.
-func (r *Runner) queue(number int) {
+// queueTask puts a task where its number belongs.
+func (r *Runner) queueTask(number int) {
 	request := r.Batch.Tasks[number-1].Request
 	i, _ := slices.BinarySearch(r.ready[request], number)
 	r.ready[request] = slices.Insert(r.ready[request], i, number)
@@ -501,9 +501,9 @@ func (r *Runner) skipFollowers(number int) {
 		}
 		rec := Record{Kind: Skipped, At: r.Now(), Task: f}
 		if err := r.Record(rec); err != nil {
-			r.fail(err)
+			r.endBatch(err)
 		}
-		r.change(f, func() { r.Add(rec) })
+		r.changeState(f, func() { r.Add(rec) })
 		r.skipFollowers(f)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,8 +24,11 @@ import (
 // Store is a directory with the batches of a user.
 type Store struct{ Dir string }
 
-// nameRule is what names of batches look like, which are names of directories.
-var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+// isName reports whether a text can be the name of a batch, which is that of its directory.
+func isName(text string) bool {
+	const alphanumeric, maxName = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", 64
+	return text != "" && len(text) <= maxName && strings.Trim(text[:1], alphanumeric) == "" && strings.Trim(text, alphanumeric+"_.-") == ""
+}
 
 // ErrNotFound means that there is no batch of this name.
 var ErrNotFound = errors.New("there is no such batch")
@@ -43,7 +46,7 @@ func (s Store) Output(name string, number int) (out, errs string) {
 
 // Create writes a new batch, and opens its journal.
 func (s Store) Create(b *Batch) (*Journal, error) {
-	if !nameRule.MatchString(b.Name) {
+	if !isName(b.Name) {
 		return nil, fmt.Errorf("%q can't be the name of a batch: use letters, digits and _.-", b.Name)
 	}
 	text, err := formatBatch(b)
@@ -117,7 +120,7 @@ func (s Store) Read(name string) (*Batch, *Replay, error) {
 }
 
 func (s Store) readBatch(name string) (*Batch, error) {
-	if !nameRule.MatchString(name) {
+	if !isName(name) {
 		return nil, fmt.Errorf("%w: %s", ErrNotFound, name)
 	}
 	text, err := os.ReadFile(s.Path(name, "batch.json"))
@@ -221,7 +224,7 @@ func (s Store) List() (names []string, err error) {
 		return nil, nil
 	}
 	for _, e := range entries {
-		if e.IsDir() && nameRule.MatchString(e.Name()) {
+		if e.IsDir() && isName(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -230,7 +233,7 @@ func (s Store) List() (names []string, err error) {
 
 // Remove removes a batch with the output of its tasks. The error Is ErrLocked if it is running.
 func (s Store) Remove(name string) error {
-	if _, err := os.Lstat(s.Path(name)); err != nil || !nameRule.MatchString(name) {
+	if _, err := os.Lstat(s.Path(name)); err != nil || !isName(name) {
 		return fmt.Errorf("%w: %s; berth batches list shows them", ErrNotFound, name)
 	}
 	j, err := OpenJournal(s.Path(name, "journal"), func(Record) {})

@@ -34,7 +34,7 @@ func WriteTimeline(w io.Writer, b *Batch, records []Record, now time.Time) error
 	for _, bar := range bars {
 		for _, row := range bar.rows {
 			fmt.Fprintf(&text, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s" stroke="white" stroke-width="0.5"><title>%s</title></rect>`+"\n",
-				place(bar.from), top+height*slices.Index(rows, row)+2, max(place(bar.to)-place(bar.from), 0.5), height-4, bar.colour(), html.EscapeString(bar.label(b)))
+				place(bar.from), top+height*slices.Index(rows, row)+2, max(place(bar.to)-place(bar.from), 0.5), height-4, bar.chooseColour(), html.EscapeString(bar.describeAttempt(b)))
 		}
 	}
 	fmt.Fprintf(&text, `<text x="%d" y="%d">0 s</text><text x="%d" y="%d" text-anchor="end">%s</text>`+"\n</svg>\n", left, top+height*len(rows)+18, left+width, top+height*len(rows)+18, length.Round(100*time.Millisecond))
@@ -50,7 +50,7 @@ type bar struct {
 	exit     *Exit // nil while it runs
 }
 
-func (b bar) colour() string {
+func (b bar) chooseColour() string {
 	switch {
 	case b.exit == nil:
 		return "#9aa5b1"
@@ -60,7 +60,7 @@ func (b bar) colour() string {
 	return "#2e7dd1"
 }
 
-func (b bar) label(all *Batch) string {
+func (b bar) describeAttempt(all *Batch) string {
 	text := fmt.Sprintf("task %s, %s", all.Label(b.number), b.to.Sub(b.from).Round(time.Millisecond))
 	if args := all.Tasks[b.number-1].Args; len(args) > 0 {
 		text += ": " + strings.Join(args, " ")

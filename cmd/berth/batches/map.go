@@ -113,8 +113,9 @@ func newMap(c *cli.Context) (*batch.Batch, error) {
 	if dir := c.String("workdir"); dir != "" && !isImage(c) {
 		b.Dir = b.TaskDir(batch.Task{Dir: dir})
 	}
+	filler := batch.NewFiller()
 	for i, row := range rows {
-		argv, err := batch.Fill(words, row, i+1)
+		argv, err := filler.Fill(words, row, i+1)
 		if err != nil {
 			return nil, verb.WrongCommandLine(c, err.Error())
 		}

@@ -40,8 +40,8 @@ func newProgress(b *batch.Batch, states *batch.Replay) *progress {
 	return &progress{batch: b, states: states, running: map[int]bool{}, begun: time.Now(), before: counts.Succeeded + counts.Failed + counts.Skipped}
 }
 
-// note keeps whether a task runs.
-func (p *progress) note(number int, runs bool) {
+// noteTask keeps whether a task runs.
+func (p *progress) noteTask(number int, runs bool) {
 	switch {
 	case p == nil:
 	case runs:
@@ -51,8 +51,8 @@ func (p *progress) note(number int, runs bool) {
 	}
 }
 
-// clear removes the progress from the screen. Any goroutine may call it.
-func (p *progress) clear() {
+// clearScreen removes the progress from the screen. Any goroutine may call it.
+func (p *progress) clearScreen() {
 	if p == nil {
 		return
 	}
@@ -70,8 +70,8 @@ func (p *progress) clearLines() {
 	p.drawn = time.Time{}
 }
 
-// update draws the progress, at most once in a frameInterval.
-func (p *progress) update(counts batch.Counts) {
+// redraw draws the progress, at most once in a frameInterval.
+func (p *progress) redraw(counts batch.Counts) {
 	if p == nil {
 		return
 	}
@@ -85,7 +85,7 @@ func (p *progress) update(counts batch.Counts) {
 	if err != nil {
 		return
 	}
-	lines := p.draw(counts, time.Now(), width, height)
+	lines := p.drawLines(counts, time.Now(), width, height)
 	fmt.Fprint(os.Stderr, strings.Join(lines, "\n")+"\n")
 	p.lines, p.drawn = len(lines), time.Now()
 }
@@ -93,8 +93,8 @@ func (p *progress) update(counts batch.Counts) {
 // A terminal whose size isn't known has 0 columns, such as a serial line.
 const defaultWidth, defaultHeight = 80, 24
 
-// draw returns the lines for a terminal of this size.
-func (p *progress) draw(counts batch.Counts, now time.Time, width, height int) (lines []string) {
+// drawLines returns the lines for a terminal of this size.
+func (p *progress) drawLines(counts batch.Counts, now time.Time, width, height int) (lines []string) {
 	if width < 2 || height < 1 {
 		width, height = defaultWidth, defaultHeight
 	}

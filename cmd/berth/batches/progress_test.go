@@ -18,7 +18,7 @@ func TestDrawWithoutSize(t *testing.T) {
 	b := &batch.Batch{Tasks: []batch.Task{{Argv: []string{"true"}}}}
 	p := &progress{batch: b, states: batch.NewReplay(b), running: map[int]bool{1: true}}
 	for _, size := range [][2]int{{0, 0}, {1, 1}, {80, 0}} {
-		if lines := p.draw(batch.Counts{Total: 1}, time.Now(), size[0], size[1]); len(lines) != 2 || len(lines[0]) < 40 {
+		if lines := p.drawLines(batch.Counts{Total: 1}, time.Now(), size[0], size[1]); len(lines) != 2 || len(lines[0]) < 40 {
 			t.Errorf("%v: %q", size, lines)
 		}
 	}

@@ -108,15 +108,15 @@ func runBatch(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.R
 	s := starter{store: store, batch: b, config: c.String("config"), program: program, index: leases.findIndexes}
 	p := newPrinter(c, store, b, states)
 	drain, kill := make(chan struct{}), make(chan struct{})
-	stop := watchInterrupts(c.Context, b.Name, p.progress.clear, drain, kill)
+	stop := watchInterrupts(c.Context, b.Name, p.progress.clearScreen, drain, kill)
 	r := batch.Runner{
-		Batch: b, Replay: states, Record: j.Append, Start: s.start, Yield: leases.othersWait,
-		Changed: p.change, Refresh: p.progress.update, Drain: drain, Kill: kill, Now: time.Now,
+		Batch: b, Replay: states, Record: j.Append, Start: s.startWorker, Yield: leases.othersWait,
+		Changed: p.showChange, Refresh: p.progress.redraw, Drain: drain, Kill: kill, Now: time.Now,
 	}
 	err = r.Run()
 	interrupted := stop()
 	counts := states.Count()
-	p.finish(counts)
+	p.printSummary(counts)
 	switch {
 	case err != nil:
 		return fmt.Errorf("batch %s (berth batch --resume %s goes on): %w", b.Name, b.Name, err)
@@ -174,7 +174,7 @@ func watchInterrupts(ctx context.Context, name string, clear func(), drain, kill
 type leaseWatch struct {
 	ctx    context.Context
 	node   *berth.Node
-	own    string // in the commands of this batch's workers
+	own    string // the end of the command of this batch's workers
 	looked time.Time
 	others bool
 	named  func() map[string]string // index by UUID; several goroutines call it
@@ -217,7 +217,7 @@ func (l *leaseWatch) othersWait(held time.Duration) bool {
 	if time.Since(l.looked) >= yieldInterval {
 		view, err := backend.ViewLeases(l.ctx, l.node)
 		l.looked = time.Now()
-		l.others = err == nil && slices.ContainsFunc(view.Queue, func(w ledger.Waiter) bool { return !w.Halted && !strings.Contains(w.Owner.Command, l.own) })
+		l.others = err == nil && slices.ContainsFunc(view.Queue, func(w ledger.Waiter) bool { return !w.Halted && !strings.HasSuffix(w.Owner.Command, l.own) })
 	}
 	return l.others
 }
@@ -275,21 +275,21 @@ func newPrinter(c *cli.Context, store batch.Store, b *batch.Batch, states *batch
 	return p
 }
 
-// change is called after each change of a task's state.
-func (p *printer) change(number int, counts batch.Counts) {
+// showChange is called after each change of a task's state.
+func (p *printer) showChange(number int, counts batch.Counts) {
 	s := &p.states.States[number-1]
-	p.progress.note(number, s.Running)
+	p.progress.noteTask(number, s.Running)
 	if p.most = max(p.most, counts.Running); !s.Running {
 		p.seconds += s.Exit.Seconds
 	}
 	if s.Outcome != batch.Pending {
-		p.progress.clear()
+		p.progress.clearScreen()
 		if s.Outcome == batch.Failed {
 			verb.PrintError(describeFailure(p.batch, number, *s))
 		}
 		p.printOutputs(number)
 	}
-	p.progress.update(counts)
+	p.progress.redraw(counts)
 }
 
 func (p *printer) printOutputs(number int) {
@@ -345,8 +345,8 @@ func describeFailure(b *batch.Batch, number int, s batch.State) string {
 	return text
 }
 
-func (p *printer) finish(counts batch.Counts) {
-	p.progress.clear()
+func (p *printer) printSummary(counts batch.Counts) {
+	p.progress.clearScreen()
 	took := time.Since(p.begun)
 	text := fmt.Sprintf("batch %s: %s in %s", p.batch.Name, counts.Summary(), formatSeconds(took))
 	if p.most > 1 && took > time.Second {

@@ -68,7 +68,8 @@ func workerWords(store batch.Store, name string) []string {
 
 const workerVerb = "map-worker"
 
-func (s starter) start(request string, slot int, events chan<- batch.Event) (batch.Worker, error) {
+// startWorker is [batch.Runner]'s Start.
+func (s starter) startWorker(request string, slot int, events chan<- batch.Event) (batch.Worker, error) {
 	words := append([]string{"--config", s.config}, workerWords(s.store, s.batch.Name)...)
 	if request != "" {
 		words = append([]string{"--config", s.config, "alloc", "--wait", "--name", "batch " + s.batch.Name, request, "--", s.program}, words...)
@@ -101,7 +102,7 @@ func (s starter) start(request string, slot int, events chan<- batch.Event) (bat
 		err := cmd.Wait()
 		if w.ready.Load() {
 			err = nil
-		} else if text := said.text(); text != "" {
+		} else if text := said.readLine(); text != "" {
 			err = errors.New(text)
 		}
 		events <- batch.Event{Slot: slot, Gone: true, Err: err}
@@ -186,7 +187,7 @@ func (l *lastLine) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *lastLine) text() string {
+func (l *lastLine) readLine() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.TrimPrefix(strings.TrimSpace(string(l.line)), "berth: ")

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 func TestTaskForEndedWorker(t *testing.T) {
 	s := starter{store: batch.Store{Dir: t.TempDir()}, batch: &batch.Batch{Name: "b"}, index: func(uuids string) string { return uuids }}
 	events := make(chan batch.Event)
-	w, err := s.start("", 1, events)
+	w, err := s.startWorker("", 1, events)
 	testutil.Must(t, err)
 	if e := <-events; !e.Ready {
 		t.Fatalf("%+v", e)
