@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-gpu/berth/launcher/spec"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -220,8 +221,8 @@ func (t FileTask) appendTasks(b *Batch, name string, rows []Row) error {
 	timeout := time.Duration(0)
 	if t.Timeout != "" {
 		var err error
-		if timeout, err = ParseTime(t.Timeout); err != nil {
-			return fmt.Errorf("timeout: %w", err)
+		if timeout, err = spec.ParseTime(t.Timeout); err != nil {
+			return fmt.Errorf("timeout: %q is %w", t.Timeout, err)
 		}
 	}
 	retries := 0
@@ -245,18 +246,6 @@ func (t FileTask) appendTasks(b *Batch, name string, rows []Row) error {
 		b.Tasks = append(b.Tasks, task)
 	}
 	return nil
-}
-
-// ParseTime reads a time of more than 0, such as 90s or 2h; a bare number is in seconds.
-func ParseTime(text string) (time.Duration, error) {
-	if text != "" && strings.Trim(text, "0123456789.") == "" {
-		text += "s"
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("%q isn't a time such as 90s, 10m or 2h", strings.TrimSuffix(text, "s"))
-	}
-	return d, nil
 }
 
 // isPlainWord reports whether a shell reads the text as one word. It is executed without a shell, which an image may not have.

@@ -83,7 +83,7 @@ func TestParseFileErrors(t *testing.T) {
 		"":                        "it has no tasks",
 		"tasks: {}":               "it has no tasks",
 		"tasks: {a: {comand: x}}": "line 1: field comand not found",
-		"tasks:\n  a: {command: [x], timeout: soon}":                                       `task a: timeout: "soon" isn't a time`,
+		"tasks:\n  a: {command: [x], timeout: soon}":                                       `task a: timeout: "soon" is not a time`,
 		"tasks:\n  a: {gpus: 1}":                                                           "task a: it has neither a command nor an image",
 		"tasks:\n  a: {command: x, after: b}":                                              `task a: after: there is no task "b"; there are a`,
 		"tasks:\n  a: {command: x, after: b}\n  b: {command: x, after: a}":                 "these tasks wait for each other: 1 (a), 2 (b)",

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -174,6 +175,21 @@ func SetCPUs(config *specs.Spec, list string) {
 		config.Linux.Resources.CPU = &specs.LinuxCPU{}
 	}
 	config.Linux.Resources.CPU.Cpus = list
+}
+
+// ParseTime parses a time such as 90s or 2h; a bare number is in seconds, and "" is 0.
+func ParseTime(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if n, e := strconv.ParseInt(text, 10, 32); e == nil {
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil || d < 0 {
+		return 0, errors.New("not a time, such as 90s or 2h")
+	}
+	return d, nil
 }
 
 // ParseSize parses a size in docker's form: b, k, m, g and t are powers of 1024.

@@ -41,18 +41,18 @@ func FindUserTask(conf berth.Config, id string) (t berth.UserTask, found bool) {
 
 // RefuseUserTask returns the error for a task of a user without root, which says how root ends the task.
 func RefuseUserTask(conf berth.Config, t berth.UserTask) error {
-	ends := fmt.Sprintf("echo 1 >%s ends it", quoteForShell(filepath.Join(cmp.Or(conf.Host.Cgroup, "/sys/fs/cgroup"), t.Cgroup, "cgroup.kill")))
+	ends := fmt.Sprintf("echo 1 >%s ends it", QuoteForShell(filepath.Join(cmp.Or(conf.Host.Cgroup, "/sys/fs/cgroup"), t.Cgroup, "cgroup.kill")))
 	if t.Lease != nil {
 		ends = fmt.Sprintf("berth release %s ends its lease with all processes", t.Lease.ID)
 	}
 	return fmt.Errorf("task %s: %w user %s, who alone has its record; %s", t.ID, ErrElsewhere, output.FindUserName(t.UID), ends)
 }
 
-// quoteForShell returns a path as a word of a shell's command line: users choose names of cgroups.
-func quoteForShell(path string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._:@-"
-	if strings.Trim(path, plain) == "" {
-		return path
+// QuoteForShell returns a text as a word of a shell's command line.
+func QuoteForShell(text string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._:@%+=,-"
+	if text != "" && strings.Trim(text, plain) == "" {
+		return text
 	}
-	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/cmd/berth/waiting"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/launcher/batch"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // MapCommand is berth map.
@@ -101,10 +102,8 @@ func newMap(c *cli.Context) (*batch.Batch, error) {
 		return nil, verb.WithCode(verb.ExitNotFound, fmt.Errorf("there is no command %q", words[0]))
 	}
 	var timeout time.Duration
-	if c.IsSet("timeout") {
-		if timeout, err = batch.ParseTime(c.String("timeout")); err != nil {
-			return nil, verb.WrongCommandLine(c, "--timeout "+err.Error())
-		}
+	if timeout, err = spec.ParseTime(c.String("timeout")); err != nil {
+		return nil, verb.WrongCommandLine(c, fmt.Sprintf("--timeout %q is %v", c.String("timeout"), err))
 	}
 	b, err := newBatch(c, "map")
 	if err != nil {

@@ -128,35 +128,41 @@ func runBatch(c *cli.Context, store batch.Store, b *batch.Batch, states *batch.R
 	return nil
 }
 
-// stopSignal ends the start of tasks, and never running tasks: berth batches stop sends it.
-const stopSignal = unix.SIGUSR1
+// Signals of berth batches stop: stopSignal ends the start of tasks, and never running tasks; killSignal ends both.
+const (
+	stopSignal = unix.SIGUSR1
+	killSignal = unix.SIGUSR2
+)
 
 // watchInterrupts ends the start of tasks at the first SIGINT, SIGTERM or SIGHUP, running tasks at the second, and this process at the third. A signal that was
 // ignored when this process started stays so, as under nohup. clear is called before a line is printed. stop returns the first signal.
 func watchInterrupts(ctx context.Context, name string, clear func(), drain, kill chan<- struct{}) (stop func() *unix.Signal) {
 	verb.SettleInterrupts(ctx) // signals end nothing by themselves from here on
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, append(verb.WithoutIgnored(unix.SIGINT, unix.SIGTERM, unix.SIGHUP), stopSignal)...)
+	signal.Notify(signals, append(verb.WithoutIgnored(unix.SIGINT, unix.SIGTERM, unix.SIGHUP), stopSignal, killSignal)...)
 	var first *unix.Signal
 	var mu sync.Mutex
 	go func() {
 		for s := range signals {
 			mu.Lock()
 			number, _ := s.(unix.Signal)
-			if number == stopSignal {
-				number = unix.SIGTERM // for the exit code
-			}
-			switch {
-			case first == nil:
+			asked := number == stopSignal || number == killSignal
+			again := first != nil
+			if !again {
+				if asked {
+					number = unix.SIGTERM // for the exit code
+				}
 				first = &number
 				clear()
 				verb.PrintError("waiting for the running tasks; once more kills them; berth batch --resume " + name + " goes on with the rest")
 				close(drain)
-			case s == stopSignal:
+			}
+			switch {
+			case s == stopSignal, s != killSignal && !again:
 			case kill != nil:
 				close(kill)
 				kill = nil
-			default: // a worker doesn't end, such as one that is stopped
+			case !asked: // a worker that is stopped does not end
 				signal.Reset(s)
 				_ = unix.Kill(os.Getpid(), number) // ends this process
 			}
@@ -366,13 +372,7 @@ func formatSeconds(d time.Duration) string {
 func quoteWords(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
-		if quoted[i] = w; w == "" || strings.ContainsFunc(w, needsQuotes) {
-			quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
+		quoted[i] = backend.QuoteForShell(w)
 	}
 	return strings.Join(quoted, " ")
-}
-
-func needsQuotes(r rune) bool {
-	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-", r)
 }

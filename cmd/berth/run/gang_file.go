@@ -89,7 +89,7 @@ func readGangSettings(c *cli.Context, f gangfile.File, g *launcher.GangOptions) 
 		}
 	}
 	if f.Timeout != "" && !c.IsSet("timeout") {
-		if g.Timeout, err = parseSeconds(f.Timeout); err != nil {
+		if g.Timeout, err = spec.ParseTime(f.Timeout); err != nil {
 			return fmt.Errorf("timeout = %q: %w", f.Timeout, err)
 		}
 	}

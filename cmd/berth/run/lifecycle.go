@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -33,7 +32,7 @@ func readLifecycle(c *cli.Context, o *launcher.Options) (err error) {
 	if o.Restart, err = tasks.ParseRestart(c.String("restart")); err != nil {
 		return fmt.Errorf("--restart: %w", err)
 	}
-	if o.Timeout, err = parseSeconds(c.String("timeout")); err != nil {
+	if o.Timeout, err = spec.ParseTime(c.String("timeout")); err != nil {
 		return fmt.Errorf("--timeout %q: %w", c.String("timeout"), err)
 	}
 	for _, opt := range c.StringSlice("log-opt") {
@@ -42,21 +41,6 @@ func readLifecycle(c *cli.Context, o *launcher.Options) (err error) {
 		}
 	}
 	return nil
-}
-
-// parseSeconds parses a duration; a bare number is a number of seconds.
-func parseSeconds(s string) (time.Duration, error) {
-	if s == "" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(s)
-	if n, e := strconv.ParseInt(s, 10, 32); e == nil {
-		d, err = time.Duration(n)*time.Second, nil
-	}
-	if err != nil || d < 0 {
-		return 0, errors.New("not a time, such as 90s or 2h")
-	}
-	return d, nil
 }
 
 func readLogOption(opt string, limit *tasks.LogLimit) error {
