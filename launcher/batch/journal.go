@@ -49,8 +49,6 @@ type Exit struct {
 	Why string `json:"why,omitempty"`
 	// Lost means that the worker ended before the task did: the attempt doesn't count.
 	Lost bool `json:"lost,omitempty"`
-	// MaxRSS is the greatest memory of the task's processes, in bytes.
-	MaxRSS int64 `json:"max_rss,omitempty"`
 	// Seconds is the run time.
 	Seconds float64 `json:"seconds"`
 }

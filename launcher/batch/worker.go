@@ -168,9 +168,6 @@ func describeEnd(state *os.ProcessState) (e Exit) {
 	if status.Signaled() {
 		e.Code = 128 + int(status.Signal())
 	}
-	if usage, ok := state.SysUsage().(*syscall.Rusage); ok {
-		e.MaxRSS = usage.Maxrss << 10
-	}
 	return e
 }
 

@@ -192,15 +192,15 @@ func printCSV(to io.Writer, results []result) error {
 		most = max(most, len(r.Args))
 	}
 	w := csv.NewWriter(to)
-	head := []string{"task", "name", "state", "code", "seconds", "max_rss", "devices", "attempts", "started", "ended"}
+	head := []string{"task", "name", "state", "code", "seconds", "devices", "attempts", "started", "ended"}
 	for i := range most {
 		head = append(head, fmt.Sprintf("arg%d", i+1))
 	}
 	_ = w.Write(head) // Error has it
 	for _, r := range results {
-		row := []string{strconv.Itoa(r.Number), r.Name, r.State, "", "", "", r.Devices, strconv.Itoa(r.Attempts), formatTime(r.Started), formatTime(r.Ended)}
+		row := []string{strconv.Itoa(r.Number), r.Name, r.State, "", "", r.Devices, strconv.Itoa(r.Attempts), formatTime(r.Started), formatTime(r.Ended)}
 		if r.Exit != nil {
-			row[3], row[4], row[5] = strconv.Itoa(r.Exit.Code), strconv.FormatFloat(r.Exit.Seconds, 'f', 3, 64), strconv.FormatInt(r.Exit.MaxRSS, 10)
+			row[3], row[4] = strconv.Itoa(r.Exit.Code), strconv.FormatFloat(r.Exit.Seconds, 'f', 3, 64)
 		}
 		row = append(row, r.Args...)
 		for len(row) < len(head) {
@@ -240,15 +240,12 @@ func stopBatch(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	signals := []unix.Signal{stopSignal}
+	signal := stopSignal
 	if c.Bool("now") {
-		signals = []unix.Signal{unix.SIGTERM, unix.SIGTERM}
+		signal = killSignal
 	}
-	for _, s := range signals {
-		if err := unix.Kill(runner, s); err != nil {
-			return fmt.Errorf("stop batch %s: %w", b.Name, err)
-		}
-		time.Sleep(50 * time.Millisecond) // two signals at once count as one
+	if err := unix.Kill(runner, signal); err != nil {
+		return fmt.Errorf("stop batch %s: %w", b.Name, err)
 	}
 	return awaitRunner(c, store, b.Name)
 }
