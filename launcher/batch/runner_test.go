@@ -43,7 +43,7 @@ func (w fakeWorker) Run(j Job) { w.jobs <- j }
 func (w fakeWorker) Close()    { close(w.jobs) }
 func (w fakeWorker) Kill()     { close(w.killed) } // panics at the second call
 
-func (n *node) start(request string, slot int, events chan<- Event) (Worker, error) {
+func (n *node) startWorker(request string, slot int, events chan<- Event) (Worker, error) {
 	w := fakeWorker{n, make(chan Job, 1), make(chan struct{})}
 	go func() {
 		defer func() { events <- Event{Slot: slot, Gone: true} }()
@@ -111,7 +111,7 @@ func newRunner(b *Batch, n *node, records *[]Record) *Runner {
 		r.Add(rec)
 	}
 	return &Runner{
-		Batch: b, Replay: r, Start: n.start, Yield: func(time.Duration) bool { return false }, Now: time.Now,
+		Batch: b, Replay: r, Start: n.startWorker, Yield: func(time.Duration) bool { return false }, Now: time.Now,
 		Record: func(rec Record) error { *records = append(*records, rec); return nil },
 	}
 }
@@ -123,14 +123,14 @@ func newTasks(n int) (tasks []Task) {
 	return tasks
 }
 
-func always(d time.Duration, code int) func(Job, string) (time.Duration, Exit) {
+func endAlways(d time.Duration, code int) func(Job, string) (time.Duration, Exit) {
 	return func(Job, string) (time.Duration, Exit) { return d, Exit{Code: code} }
 }
 
 // TestRunnerUsesAllDevices: 100 tasks of a second on 8 devices take 13 seconds.
 func TestRunnerUsesAllDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(8, always(time.Second, 0))
+		n := newNode(8, endAlways(time.Second, 0))
 		var records []Record
 		r := newRunner(&Batch{Slots: 8, Tasks: newTasks(100)}, n, &records)
 		begun := time.Now()
@@ -205,7 +205,7 @@ func TestDrainAndKill(t *testing.T) {
 
 func testDrainAndKill(t *testing.T, reports bool) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(2, always(10*time.Second, 0))
+		n := newNode(2, endAlways(10*time.Second, 0))
 		n.reports = reports
 		var records []Record
 		b := &Batch{Slots: 2, Tasks: newTasks(6)}
@@ -241,7 +241,7 @@ func testDrainAndKill(t *testing.T, reports bool) {
 // TestYield: when another user waits, a worker gives its devices back after its task.
 func TestYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(1, always(time.Second, 0))
+		n := newNode(1, endAlways(time.Second, 0))
 		var records []Record
 		r := newRunner(&Batch{Slots: 1, Tasks: newTasks(5)}, n, &records)
 		waits := true
@@ -265,7 +265,7 @@ func TestYield(t *testing.T) {
 // TestJournalFails: a task isn't started if the journal can't say so.
 func TestJournalFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(2, always(time.Second, 0))
+		n := newNode(2, endAlways(time.Second, 0))
 		var records []Record
 		r := newRunner(&Batch{Slots: 2, Tasks: newTasks(9)}, n, &records)
 		full := errors.New("no space left")

@@ -15,8 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// compressors are those of blocks of a squashfs, by name. That of xz is the program.
-func compressors(t testing.TB) map[string]func(data []byte) []byte {
+// listCompressors are those of blocks of a squashfs, by name. That of xz is the program.
+func listCompressors(t testing.TB) map[string]func(data []byte) []byte {
 	must := func(err error) {
 		if err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func packXZ(t testing.TB, data []byte, options ...string) []byte {
 // TestDecompressors: each decompressor returns the block that was compressed, in a buffer that is as large or larger; a smaller buffer is an error, and a
 // block that was cut off or changed is an error or has no more bytes than the buffer.
 func TestDecompressors(t *testing.T) {
-	for name, compress := range compressors(t) {
+	for name, compress := range listCompressors(t) {
 		unpack, err := newDecompressor(name)
 		if err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestXZStreams(t *testing.T) {
 // FuzzDecompress: no block makes a decompressor panic or write more than its buffer has.
 func FuzzDecompress(f *testing.F) {
 	data := bytes.Repeat([]byte("content of a block "), 30)
-	all := compressors(f)
+	all := listCompressors(f)
 	names := []string{"gzip", "zstd", "lz4", "xz"}
 	for i, name := range names {
 		f.Add(all[name](data), uint8(i), uint16(len(data)))

@@ -131,7 +131,7 @@ func TestKilledBatch(t *testing.T) {
 	script := `cd "$HOME"; echo $0 >>begun; mkdir gpu-$CUDA_VISIBLE_DEVICES.$$ || echo $0 >>twice
 ls -d gpu-$CUDA_VISIBLE_DEVICES.* | grep -v "\.$$\$" | while read other; do grep -q . /proc/${other##*.}/cmdline 2>/dev/null && echo $0 $other >>twice; done
 sleep 0.1; rmdir gpu-$CUDA_VISIBLE_DEVICES.$$`
-	words := append(h.words("map", "--gpus", "1", "-q", "--retries", "20", "--name", "b", "--", "sh", "-c", script, ":::"), numbers(300)...)
+	words := append(h.words("map", "--gpus", "1", "-q", "--retries", "20", "--name", "b", "--", "sh", "-c", script, ":::"), listNumbers(300)...)
 	killed, resumed, code := 0, 0, -1
 	begunBefore := map[int]int{}
 	for ; code != 0; resumed++ {
@@ -186,7 +186,7 @@ sleep 0.1; rmdir gpu-$CUDA_VISIBLE_DEVICES.$$`
 	h.wantClean()
 }
 
-func numbers(n int) (words []string) {
+func listNumbers(n int) (words []string) {
 	for i := range n {
 		words = append(words, fmt.Sprint(i+1))
 	}
@@ -258,7 +258,7 @@ func TestBatchSignals(t *testing.T) {
 func TestTwoBatches(t *testing.T) {
 	h := batchHome(t)
 	for _, uid := range []int{alice, 0} {
-		p := h.start(uid, append([]string{"env", "HOME=" + h.dir, h.Berth, "map", "--gpus", "1", "-q", "--", "sh", "-c", "sleep 0.5"}, append([]string{":::"}, numbers(400)...)...)...)
+		p := h.start(uid, append([]string{"env", "HOME=" + h.dir, h.Berth, "map", "--gpus", "1", "-q", "--", "sh", "-c", "sleep 0.5"}, append([]string{":::"}, listNumbers(400)...)...)...)
 		h.waitForLeases(8)
 		begun := time.Now()
 		if said := h.run(uid, "env", "HOME="+h.dir, h.Berth, "map", "--gpus", "1", "--", "true", ":::", "x"); said.Code != 0 || time.Since(begun) > 10*time.Second {

@@ -161,7 +161,7 @@ func TestSIFRootOverlayHostile(t *testing.T) {
 	makeDir(t, dir+"/files", 0o755, 0)
 	h.makeRootOverlay(dir + "/files/file")
 	h.Do(t, "sh", "-ec", `chmod 644 "$0"/file; mksquashfs "$0" "$1" -all-root -noappend -quiet -no-progress; chmod 644 "$1"`, dir+"/files", system)
-	h.serve(bob, system, at)
+	h.serveSquashfs(bob, system, at)
 	if got := h.runRoot("--overlay", at+"/file:ro", image, "true"); got.Code != 255 || !strings.Contains(got.Err, fmt.Sprintf("user %d, who serves its file system", bob)) {
 		t.Errorf("a file system of a user's: %+v", got)
 	}

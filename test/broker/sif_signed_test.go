@@ -191,8 +191,8 @@ func TestSIFSignedSwapped(t *testing.T) {
 	}
 }
 
-// serve mounts a squashfs, as a user whose server says that root owns the files. at belongs to the user.
-func (h home) serve(uid int, system, at string) {
+// serveSquashfs mounts a squashfs, as a user whose server says that root owns the files. at belongs to the user.
+func (h home) serveSquashfs(uid int, system, at string) {
 	h.t.Helper()
 	h.Do(h.t, "sh", "-ec", `for name in passwd fuse.conf; do cp /etc/$name "$0.$name"; chmod 644 "$0.$name"; done
 		echo server:x:$1:$1::/:/bin/sh >>"$0.passwd"; echo user_allow_other >>"$0.fuse.conf"
@@ -222,7 +222,7 @@ func TestSIFSignedServed(t *testing.T) {
 	rig.Must(t, os.WriteFile(keys, ring.Bytes(), 0o644))
 	rig.Must(t, os.WriteFile(config, fmt.Appendf(nil, "[apptainer]\nsigned_by = [\"%x\"]\nkeyring = %q\n", ann.PrimaryKey.Fingerprint, keys), 0o644))
 	h.Do(t, "sh", "-ec", `mkdir "$0" "$1"; cp "$2" "$0/image.sif"; chown 4801:4801 "$1"; mksquashfs "$0" "$3" -all-root -noappend -quiet -no-progress`, files, at, good, system)
-	h.serve(carol, system, at)
+	h.serveSquashfs(carol, system, at)
 	image := filepath.Join(at, "image.sif")
 	h.wantSaid("served by another user", h.run(alice, h.words("--config", config, "apptainer", "exec", image, "echo", "ran")...), rig.Said{
 		Code: 255, Err: "berth: " + image + ": images have to be signed here: user 4801 serves its file system and could change it after its signature was verified: cp makes a copy of your own\n",

@@ -34,10 +34,10 @@ var (
 	tasks = regexp.MustCompile(`^(.*): tasks? ([-,0-9]+): (.*)$`)
 )
 
-// normalize removes what differs from job to job, and the order of lines. srun says for tasks that end at the same time what it says for one.
-func normalize(text string) string {
+// normalizeText removes what differs from job to job, and the order of lines. srun says for tasks that end at the same time what it says for one.
+func normalizeText(text string) string {
 	var lines []string
-	for _, line := range sorted(when.ReplaceAllString(step.ReplaceAllString(text, "${1}N"), "AT T")) {
+	for _, line := range sortLines(when.ReplaceAllString(step.ReplaceAllString(text, "${1}N"), "AT T")) {
 		m := tasks.FindStringSubmatch(line)
 		if m == nil {
 			lines = append(lines, line)
@@ -55,7 +55,7 @@ func normalize(text string) string {
 			}
 		}
 	}
-	return strings.Join(sorted(strings.Join(lines, "\n")), "\n")
+	return strings.Join(sortLines(strings.Join(lines, "\n")), "\n")
 }
 
 // TestEnds: exit codes, signals, input, output and Slurm's messages are those of Apptainer.
@@ -66,11 +66,11 @@ func TestEnds(t *testing.T) {
 			var said [2]rig.Said
 			for i, program := range [][]string{{"apptainer", "--silent", "exec"}, {"berth", "apptainer", "exec", "--nv"}} {
 				words := append(append([]string{"srun", "-n", "4"}, e.srun...), program...)
-				cmd := l.command(append(words, "pytorch.sif", "sh", "-c", e.script)...)
+				cmd := l.newCommand(append(words, "pytorch.sif", "sh", "-c", e.script)...)
 				cmd.Stdin = strings.NewReader(e.stdin)
 				said[i] = runToEnd(t, cmd)
-				said[i].Out, said[i].Err = normalize(said[i].Out+l.read("ended.log")), normalize(said[i].Err)
-				l.remove("ended.log")
+				said[i].Out, said[i].Err = normalizeText(said[i].Out+l.readFile("ended.log")), normalizeText(said[i].Err)
+				l.removeFiles("ended.log")
 				l.waitForNothing()
 			}
 			// berth's launcher doesn't end by a signal that dumps core.
@@ -92,28 +92,28 @@ func TestCancel(t *testing.T) {
 	start := func(name, script string, flags ...string) (rig.Process, string) {
 		words := append([]string{"srun", "-n", "4", "-J", name, "berth", "apptainer", "exec", "--nv"}, flags...)
 		words = append([]string{"sh", "-c", `exec "$@" >$0.log 2>&1`, name}, append(words, "pytorch.sif", "sh", "-c", script, name)...)
-		p := rig.StartProcess(t, l.command(words...))
+		p := rig.StartProcess(t, l.newCommand(words...))
 		l.waitForGPUs(name, p, 1)
-		return p, strings.TrimSpace(l.want("squeue", "--noheader", "--name", name, "--format=%i"))
+		return p, strings.TrimSpace(l.wantOutput("squeue", "--noheader", "--name", name, "--format=%i"))
 	}
 	for _, flags := range [][]string{nil, {"--pid"}} {
 		job, id := start("stubborn", stubborn, flags...)
-		l.want("scancel", id)
+		l.wantOutput("scancel", id)
 		job.Wait(t)
 		l.waitForNothing()
-		l.remove("stubborn.*")
+		l.removeFiles("stubborn.*")
 	}
 
 	job, id := start("signalled", `trap "echo caught; exit 7" USR1; opens >$0.tmp.$SLURM_PROCID; mv $0.tmp.$SLURM_PROCID $0.$SLURM_PROCID; while :; do sleep 0.1; done`)
-	l.want("scancel", "--signal=USR1", id+".0")
-	if code := job.Wait(t); code != 7 || strings.Count(l.read("signalled.log"), "caught\n") != 4 {
-		t.Errorf("signal USR1: exit code %d: %s", code, l.read("signalled.log"))
+	l.wantOutput("scancel", "--signal=USR1", id+".0")
+	if code := job.Wait(t); code != 7 || strings.Count(l.readFile("signalled.log"), "caught\n") != 4 {
+		t.Errorf("signal USR1: exit code %d: %s", code, l.readFile("signalled.log"))
 	}
 	l.waitForNothing()
 
 	job, _ = start("interrupted", rank)
 	for range 2 { // srun wants two within a second
-		l.want("pkill", "--signal", "INT", "--oldest", "-x", "srun")
+		l.wantOutput("pkill", "--signal", "INT", "--oldest", "-x", "srun")
 		time.Sleep(100 * time.Millisecond)
 	}
 	job.Wait(t)
@@ -127,7 +127,7 @@ func TestCancel(t *testing.T) {
 	l.waitForEnd(id, 3*time.Minute)
 	job.Wait(t)
 	l.waitForNothing()
-	if state := l.want("scontrol", "show", "job", id); !strings.Contains(state, "JobState=TIMEOUT") {
+	if state := l.wantOutput("scontrol", "show", "job", id); !strings.Contains(state, "JobState=TIMEOUT") {
 		t.Errorf("after the time limit: %s", state)
 	}
 }
@@ -135,9 +135,9 @@ func TestCancel(t *testing.T) {
 // waitForEnd waits until a job isn't in Slurm's queue.
 func (l login) waitForEnd(id string, limit time.Duration) {
 	l.t.Helper()
-	for last := time.Now().Add(limit); strings.TrimSpace(l.want("squeue", "--noheader", "--jobs", id)) != ""; time.Sleep(100 * time.Millisecond) {
+	for last := time.Now().Add(limit); strings.TrimSpace(l.wantOutput("squeue", "--noheader", "--jobs", id)) != ""; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(last) {
-			l.t.Fatalf("job %s doesn't end: %s", id, l.want("scontrol", "show", "job", id))
+			l.t.Fatalf("job %s doesn't end: %s", id, l.wantOutput("scontrol", "show", "job", id))
 		}
 	}
 }
@@ -150,12 +150,12 @@ func TestHiddenProcesses(t *testing.T) {
 	seen := map[string]bool{}
 	for r := range 4 {
 		name := fmt.Sprintf("hidden.%d", r)
-		rig.WaitUntil(t, "the ranks run", func() bool { return l.read(name) != "" || job.HasEnded() })
-		seen[l.read(name)] = true
+		rig.WaitUntil(t, "the ranks run", func() bool { return l.readFile(name) != "" || job.HasEnded() })
+		seen[l.readFile(name)] = true
 	}
-	if got := l.leases(); len(seen) != 4 || len(got) != 4 {
-		t.Errorf("GPUs %v, leases %+v: %s", seen, got, l.read("hidden.log"))
+	if got := l.listLeases(); len(seen) != 4 || len(got) != 4 {
+		t.Errorf("GPUs %v, leases %+v: %s", seen, got, l.readFile("hidden.log"))
 	}
-	l.end("hidden", job)
+	l.endRanks("hidden", job)
 	l.waitForNothing()
 }

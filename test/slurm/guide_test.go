@@ -34,44 +34,44 @@ func wantInGuide(t *testing.T, page, line string) {
 	}
 }
 
-// batch runs a batch script to its end, and returns what the job has written to NAME-ID.out.
-func (l login) batch(name, script string) string {
+// runScript runs a runScript script to its end, and returns what the job has written to NAME-ID.out.
+func (l login) runScript(name, script string) string {
 	l.t.Helper()
-	l.write(name+".sh", script)
-	id := strings.TrimSpace(l.want("sbatch", "--parsable", name+".sh"))
+	l.writeFile(name+".sh", script)
+	id := strings.TrimSpace(l.wantOutput("sbatch", "--parsable", name+".sh"))
 	l.waitForEnd(id, time.Minute)
-	if state := l.want("scontrol", "show", "job", id); !strings.Contains(state, "JobState=COMPLETED") {
+	if state := l.wantOutput("scontrol", "show", "job", id); !strings.Contains(state, "JobState=COMPLETED") {
 		l.t.Errorf("%s: %s", name, state)
 	}
-	return l.read(name + "-" + id + ".out")
+	return l.readFile(name + "-" + id + ".out")
 }
 
 // TestGuideOfRanks: docs/apptainer.md's lines of MPI and Slurm do what it says.
 func TestGuideOfRanks(t *testing.T) {
 	l := startCluster(t)
-	l.write("train.py", train)
-	l.write("train", "#!/usr/bin/python3\n"+train)
+	l.writeFile("train.py", train)
+	l.writeFile("train", "#!/usr/bin/python3\n"+train)
 	l.wantRoot("sh", "-ec", "mkdir /opt/names && ln -s /usr/local/bin/berth /opt/names/apptainer")
 	all := func(gpus string, said string) {
 		t.Helper()
-		if got := sorted(said); !slices.Equal(got, trained(gpus)) {
+		if got := sortLines(said); !slices.Equal(got, listTrained(gpus)) {
 			t.Errorf("with GPUs %s: %q", gpus, got)
 		}
 		l.waitForNothing()
 	}
 	if *suite != "forky" { // which has no PMIx
-		all("0123", l.batch("train", guideBlock(t, "apptainer.md", "A complete script for `sbatch`")))
+		all("0123", l.runScript("train", guideBlock(t, "apptainer.md", "A complete script for `sbatch`")))
 	}
 
 	mpirun := func(line string) string {
 		t.Helper()
 		wantInGuide(t, "apptainer.md", line)
 		line = strings.ReplaceAll(strings.Replace(line, "…", "-n 4 berth apptainer exec --nv pytorch.sif ./train", 1), "mpirun", "mpirun --oversubscribe")
-		return l.want("sh", "-c", "APPTAINER_BIND=/usr,/data "+line)
+		return l.wantOutput("sh", "-c", "APPTAINER_BIND=/usr,/data "+line)
 	}
 	all("0123", mpirun("mpirun -n 4 berth apptainer exec --gpus 4 pytorch.sif ./train"))
 	all("0123", mpirun("berth alloc 4 -- mpirun …"))
-	each := sorted(mpirun("mpirun -n 4 berth alloc 1 -- berth apptainer exec pytorch.sif ./train"))
+	each := sortLines(mpirun("mpirun -n 4 berth alloc 1 -- berth apptainer exec pytorch.sif ./train"))
 	var gpus []string
 	for _, line := range each {
 		gpu, _, _ := strings.Cut(strings.SplitAfter(line, "GPUs ")[1], ",")
@@ -83,25 +83,25 @@ func TestGuideOfRanks(t *testing.T) {
 	l.waitForNothing()
 
 	wantInGuide(t, "apptainer.md", "berth alloc 4 -- srun …")
-	if got := l.want("berth", "alloc", "4", "--", "srun", "opens"); got != "\n" {
+	if got := l.wantOutput("berth", "alloc", "4", "--", "srun", "opens"); got != "\n" {
 		t.Errorf("a task of srun in berth alloc opens GPUs %q", got)
 	}
 	wantInGuide(t, "apptainer.md", "has `berth apptainer exec --gpus 2 …` in the place of `apptainer exec --nv …`")
 	const head = "#!/bin/bash\n#SBATCH --output=%x-%j.out --job-name="
-	if got := l.batch("alone", head+"alone\nberth apptainer exec --gpus 2 pytorch.sif opens\nsrun -n 1 berth apptainer exec --gpus 3 pytorch.sif opens\n"); got != "01\n012\n" {
+	if got := l.runScript("alone", head+"alone\nberth apptainer exec --gpus 2 pytorch.sif opens\nsrun -n 1 berth apptainer exec --gpus 3 pytorch.sif opens\n"); got != "01\n012\n" {
 		t.Errorf("a script without several tasks: %q", got)
 	}
-	if got := l.batch("named", head+"named --ntasks=2\nPATH=/opt/names:$PATH\nsrun apptainer exec --nv pytorch.sif opens\n"); got != "0\n0\n" {
+	if got := l.runScript("named", head+"named --ntasks=2\nPATH=/opt/names:$PATH\nsrun apptainer exec --nv pytorch.sif opens\n"); got != "0\n0\n" {
 		t.Errorf("with berth's name apptainer: %q", got)
 	}
 	l.waitForNothing()
 
-	held := rig.StartProcess(t, l.command("berth", "alloc", "6", "--", "sleep", "1000"))
-	rig.WaitUntil(t, "six GPUs are leased", func() bool { return len(l.leases()) == 1 })
-	if got := l.run("srun", "-n", "4", "berth", "apptainer", "exec", "--gpus", "4", "pytorch.sif", "true"); got.Code != 75 {
+	held := rig.StartProcess(t, l.newCommand("berth", "alloc", "6", "--", "sleep", "1000"))
+	rig.WaitUntil(t, "six GPUs are leased", func() bool { return len(l.listLeases()) == 1 })
+	if got := l.runCommand("srun", "-n", "4", "berth", "apptainer", "exec", "--gpus", "4", "pytorch.sif", "true"); got.Code != 75 {
 		t.Errorf("busy GPUs: %+v", got)
 	}
-	l.want("pkill", "sleep")
+	l.wantOutput("pkill", "sleep")
 	held.Wait(t)
 	l.waitForNothing()
 }
@@ -121,24 +121,24 @@ chown -R "$0" /images`
 func TestGuideOfLaunchers(t *testing.T) {
 	l := startCluster(t)
 	l.wantRoot("sh", "-ec", "mkdir /images; mount -t tmpfs -o mode=755 tmpfs /images; "+launcherImage, user)
-	l.want("sh", "-ec", "rm pytorch.sif; apptainer --silent build pytorch.sif /images/pytorch")
+	l.wantOutput("sh", "-ec", "rm pytorch.sif; apptainer --silent build pytorch.sif /images/pytorch")
 	const sentence = "In a batch script of Slurm"
 	script := strings.Replace(guideBlock(t, "launchers.md", sentence), "#!/bin/bash\n", "#!/bin/bash\n#SBATCH --output=%x-%j.out --job-name=nvccli\n", 1)
 	script = strings.Replace(script, "export ", "unset APPTAINER_BIND\nexport ", 1) // the image has its own /usr
-	if got := l.batch("nvccli", script); !strings.HasSuffix(got, "01\n") {
+	if got := l.runScript("nvccli", script); !strings.HasSuffix(got, "01\n") {
 		t.Errorf("apptainer: %q", got)
 	}
 	l.waitForNothing()
 	const line = "srun berth alloc --wait=1h 2 -- ch-run /images/pytorch -- python train.py"
 	wantInGuide(t, "launchers.md", line)
-	if got := l.want("sh", "-c", line); got != "01\n" {
+	if got := l.wantOutput("sh", "-c", line); got != "01\n" {
 		t.Errorf("charliecloud: %q", got)
 	}
 	l.waitForNothing()
 
-	job := rig.StartProcess(t, l.command("srun", "-J", "deaf", "berth", "alloc", "2", "--", "sh", "-c", `trap "" TERM INT; echo >started; while :; do sleep 7777; done`))
-	rig.WaitUntil(t, "the command runs", func() bool { return l.read("started") != "" })
-	l.want("scancel", "--name=deaf")
+	job := rig.StartProcess(t, l.newCommand("srun", "-J", "deaf", "berth", "alloc", "2", "--", "sh", "-c", `trap "" TERM INT; echo >started; while :; do sleep 7777; done`))
+	rig.WaitUntil(t, "the command runs", func() bool { return l.readFile("started") != "" })
+	l.wantOutput("scancel", "--name=deaf")
 	job.Wait(t)
 	l.waitForNothing()
 }

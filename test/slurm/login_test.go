@@ -87,12 +87,12 @@ func startCluster(t *testing.T, settings ...string) login {
 		_, err := os.Stat(l.Path("/run/berth/broker.sock"))
 		return err == nil
 	})
-	l.want("sh", "-ec", buildImage)
+	l.wantOutput("sh", "-ec", buildImage)
 	return l
 }
 
-// command is a command of the user's in the home directory. The image's programs are the server's.
-func (l login) command(words ...string) *exec.Cmd {
+// newCommand is a newCommand of the user's in the home directory. The image's programs are the server's.
+func (l login) newCommand(words ...string) *exec.Cmd {
 	return l.Command(cluster.AsUser(user, append([]string{"env", "APPTAINER_BIND=/usr"}, words...)...)...)
 }
 
@@ -107,16 +107,16 @@ func runToEnd(t *testing.T, cmd *exec.Cmd) rig.Said {
 	return rig.Said{Code: cmd.ProcessState.ExitCode(), Out: out.String(), Err: errs.String()}
 }
 
-// run runs a command of the user's to its end.
-func (l login) run(words ...string) rig.Said {
+// runCommand runs a command of the user's to its end.
+func (l login) runCommand(words ...string) rig.Said {
 	l.t.Helper()
-	return runToEnd(l.t, l.command(words...))
+	return runToEnd(l.t, l.newCommand(words...))
 }
 
-// want runs a command of the user's that has to succeed, and returns its standard output.
-func (l login) want(words ...string) string {
+// wantOutput runs a command of the user's that has to succeed, and returns its standard output.
+func (l login) wantOutput(words ...string) string {
 	l.t.Helper()
-	said := l.run(words...)
+	said := l.runCommand(words...)
 	if said.Code != 0 {
 		l.t.Fatalf("%.80q: %+v", words, said)
 	}
@@ -133,28 +133,28 @@ func (l login) wantRoot(words ...string) string {
 	return said.Out
 }
 
-// write writes a file of the user's into the home directory.
-func (l login) write(name, text string) {
+// writeFile writes a file of the user's into the home directory.
+func (l login) writeFile(name, text string) {
 	l.t.Helper()
 	path := l.Path(homeDir + "/" + name)
 	rig.Must(l.t, os.WriteFile(path, []byte(text), 0o755))
 	rig.Must(l.t, os.Chown(path, userID, userID))
 }
 
-// read returns the content of a file in the home directory, and "" if there is none.
-func (l login) read(name string) string {
+// readFile returns the content of a file in the home directory, and "" if there is none.
+func (l login) readFile(name string) string {
 	data, _ := os.ReadFile(l.Path(homeDir + "/" + name))
 	return string(data)
 }
 
-// remove removes files of the home directory.
-func (l login) remove(names ...string) {
+// removeFiles removes files of the home directory.
+func (l login) removeFiles(names ...string) {
 	l.t.Helper()
-	l.want("sh", "-ec", "rm -f "+strings.Join(names, " "))
+	l.wantOutput("sh", "-ec", "rm -f "+strings.Join(names, " "))
 }
 
-// leases lists the leases of the server.
-func (l login) leases() []rig.Lease {
+// listLeases lists the listLeases of the server.
+func (l login) listLeases() []rig.Lease {
 	l.t.Helper()
 	var view struct{ Leases []rig.Lease }
 	rig.Decode(l.t, l.wantRoot("berth", "leases", "--json"), &view)
@@ -167,6 +167,6 @@ func (l login) waitForNothing() {
 	rig.WaitUntil(l.t, "the job has left nothing", func() bool {
 		processes := runToEnd(l.t, l.Command("pgrep", "-u", user)).Out
 		jobs := l.wantRoot("squeue", "--noheader")
-		return len(l.leases()) == 0 && processes == "" && jobs == ""
+		return len(l.listLeases()) == 0 && processes == "" && jobs == ""
 	})
 }

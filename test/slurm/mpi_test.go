@@ -17,16 +17,16 @@ world.barrier()
 print(f"rank {world.rank} of {world.size}: sum {total}, GPUs {gpus}, {open('/data/file').read().strip()}", flush=True)
 `
 
-// trained is what train prints, sorted, if all ranks open the same GPUs.
-func trained(gpus string) (lines []string) {
+// listTrained is what train prints, sorted, if all ranks open the same GPUs.
+func listTrained(gpus string) (lines []string) {
 	for r := range 4 {
 		lines = append(lines, fmt.Sprintf("rank %d of 4: sum 6, GPUs %s, of-the-data", r, gpus))
 	}
 	return lines
 }
 
-// sorted returns the lines of a text.
-func sorted(text string) []string {
+// sortLines returns the lines of a text.
+func sortLines(text string) []string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	slices.Sort(lines)
 	return lines
@@ -38,13 +38,13 @@ const pmi2 = `echo "cmd=init pmi_version=2 pmi_subversion=0" >&$PMI_FD; read -r 
 // TestMPI: PMIx and PMI2 of Slurm reach the ranks, which share a lease with each of them.
 func TestMPI(t *testing.T) {
 	l := startCluster(t)
-	l.write("train.py", train)
+	l.writeFile("train.py", train)
 	ranks := func(mpi string, command ...string) []string {
 		words := []string{"srun", "-n", "4", "--mpi=" + mpi, "berth", "apptainer", "exec", "--gpus", "3", "-B", "/data", "pytorch.sif"}
-		return sorted(l.want(append(words, command...)...))
+		return sortLines(l.wantOutput(append(words, command...)...))
 	}
-	if kinds := l.run("srun", "--mpi=list").Err + l.run("srun", "--mpi=list").Out; strings.Contains(kinds, "pmix") || *suite != "forky" {
-		if got := ranks("pmix", "python", "train.py"); !slices.Equal(got, trained("012")) {
+	if kinds := l.runCommand("srun", "--mpi=list").Err + l.runCommand("srun", "--mpi=list").Out; strings.Contains(kinds, "pmix") || *suite != "forky" {
+		if got := ranks("pmix", "python", "train.py"); !slices.Equal(got, listTrained("012")) {
 			t.Errorf("PMIx: %q", got)
 		}
 	}
@@ -64,8 +64,8 @@ func TestEnvironment(t *testing.T) {
 			continue
 		}
 		srun := []string{"srun", "-n", "1", "-J", "name", "--mpi=" + mpi}
-		plain := l.want(append(srun, "sh", "-c", show)...)
-		inside := l.want(append(srun, "berth", "apptainer", "exec", "--nv", "pytorch.sif", "sh", "-c", show)...)
+		plain := l.wantOutput(append(srun, "sh", "-c", show)...)
+		inside := l.wantOutput(append(srun, "berth", "apptainer", "exec", "--nv", "pytorch.sif", "sh", "-c", show)...)
 		if inside != plain || !strings.Contains(plain, "SLURM_STEP_NUM_TASKS=N") {
 			t.Errorf("%s: %s, and without a container: %s", mpi, inside, plain)
 		}

@@ -17,7 +17,7 @@ func (l login) startRanks(name string, srun, exec []string) rig.Process {
 	words := append([]string{"srun", "-n", "4"}, srun...)
 	words = append(append(words, "berth", "apptainer", "exec"), exec...)
 	words = append(words, "pytorch.sif", "sh", "-c", rank, name)
-	return rig.StartProcess(l.t, l.command(append([]string{"sh", "-c", `exec "$@" >$0.log 2>&1`, name}, words...)...))
+	return rig.StartProcess(l.t, l.newCommand(append([]string{"sh", "-c", `exec "$@" >$0.log 2>&1`, name}, words...)...))
 }
 
 // waitForGPUs waits until the ranks of a job run, and returns the GPUs that all of them open.
@@ -26,10 +26,10 @@ func (l login) waitForGPUs(name string, ranks rig.Process, count int) (gpus stri
 	said := make([]string, 4)
 	rig.WaitUntil(l.t, "the ranks of "+name+" run", func() bool {
 		if ranks.HasEnded() {
-			l.t.Fatalf("srun of %s has ended: %s", name, l.read(name+".log"))
+			l.t.Fatalf("srun of %s has ended: %s", name, l.readFile(name+".log"))
 		}
 		for r := range said {
-			if said[r] = l.read(fmt.Sprintf("%s.%d", name, r)); said[r] == "" {
+			if said[r] = l.readFile(fmt.Sprintf("%s.%d", name, r)); said[r] == "" {
 				return false
 			}
 		}
@@ -43,14 +43,14 @@ func (l login) waitForGPUs(name string, ranks rig.Process, count int) (gpus stri
 	return strings.TrimSpace(said[0])
 }
 
-// end ends the ranks of a job.
-func (l login) end(name string, ranks rig.Process) {
+// endRanks ends the ranks of a job.
+func (l login) endRanks(name string, ranks rig.Process) {
 	l.t.Helper()
-	l.write(name+".end", "")
+	l.writeFile(name+".end", "")
 	if code := ranks.Wait(l.t); code != 0 {
 		l.t.Errorf("srun of %s ends with %d", name, code)
 	}
-	l.remove(name + ".*")
+	l.removeFiles(name + ".*")
 }
 
 // TestRanks: the ranks that one srun starts have one lease, whose GPUs all of them open. Another srun has a lease of its own, in the same
@@ -59,17 +59,17 @@ func TestRanks(t *testing.T) {
 	l := startCluster(t)
 	first := l.startRanks("first", nil, []string{"--nv"})
 	one := l.waitForGPUs("first", first, 1)
-	if got := l.leases(); len(got) != 1 || got[0].Owner.UID != userID {
+	if got := l.listLeases(); len(got) != 1 || got[0].Owner.UID != userID {
 		t.Errorf("leases: %+v", got)
 	}
 	second := l.startRanks("second", nil, []string{"--nv"})
 	if other := l.waitForGPUs("second", second, 1); other == one {
 		t.Errorf("two jobs have GPU %s", one)
 	}
-	if got := l.leases(); len(got) != 2 {
+	if got := l.listLeases(); len(got) != 2 {
 		t.Errorf("leases: %+v", got)
 	}
-	l.end("first", first)
-	l.end("second", second)
+	l.endRanks("first", first)
+	l.endRanks("second", second)
 	l.waitForNothing()
 }

@@ -52,28 +52,28 @@ func Start(o Options) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{host}
-	if err := c.start(o); err != nil {
+	if err := c.startDaemons(o); err != nil {
 		return nil, errors.Join(fmt.Errorf("start Slurm of %s: %w", o.Suite, err), c.Stop())
 	}
 	return c, nil
 }
 
-func (c *Cluster) start(o Options) error {
+func (c *Cluster) startDaemons(o Options) error {
 	nodes := []node{{name: "node0", address: "10.77.0.1"}}
 	if err := c.LeaveRoot(); err != nil {
 		return err
 	}
-	files := map[string]string{"/etc/slurm/slurm.conf": config(nodes, o.Settings), "/etc/slurm/cgroup.conf": cgroupConfig}
+	files := map[string]string{"/etc/slurm/slurm.conf": formatConfig(nodes, o.Settings), "/etc/slurm/cgroup.conf": cgroupConfig}
 	for name, text := range files {
 		if err := os.WriteFile(c.Path(name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
 	library := filepath.Join(o.Share, "unified.so")
-	if err := compile(library); err != nil {
+	if err := compileLibrary(library); err != nil {
 		return err
 	}
-	if _, err := c.do("sh", "-ec", startDaemons, nodes[0].name, nodes[0].address, library); err != nil {
+	if _, err := c.runCommand("sh", "-ec", startDaemons, nodes[0].name, nodes[0].address, library); err != nil {
 		return err
 	}
 	return c.waitForNodes(len(nodes))
@@ -82,8 +82,8 @@ func (c *Cluster) start(o Options) error {
 //go:embed testdata/unified.c
 var unified string
 
-// compile makes the library of testdata/unified.c, for the C library of bookworm and later ones.
-func compile(path string) error {
+// compileLibrary makes the library of testdata/unified.c, for the C library of bookworm and later ones.
+func compileLibrary(path string) error {
 	cmd := exec.Command("cc", "-O1", "-shared", "-fPIC", "-o", path, "-x", "c", "-")
 	cmd.Stdin = strings.NewReader(unified)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -92,8 +92,8 @@ func compile(path string) error {
 	return nil
 }
 
-// config returns slurm.conf. The first node has the controller.
-func config(nodes []node, settings []string) string {
+// formatConfig returns slurm.conf. The first node has the controller.
+func formatConfig(nodes []node, settings []string) string {
 	lines := []string{
 		"ClusterName=test", fmt.Sprintf("SlurmctldHost=%s(%s)", nodes[0].name, nodes[0].address), "SlurmUser=slurm",
 		"StateSaveLocation=/var/spool/slurmctld", "SlurmdSpoolDir=/var/spool/slurmd", "SlurmctldLogFile=/var/log/slurm/slurmctld.log",
@@ -131,18 +131,18 @@ LD_PRELOAD=$2 slurmd`
 func (c *Cluster) waitForNodes(count int) error {
 	var out string
 	for range 300 {
-		out, _ = c.do("sinfo", "--noheader", "--Node", "--format=%T") // the controller may not answer yet
+		out, _ = c.runCommand("sinfo", "--noheader", "--Node", "--format=%T") // the controller may not answer yet
 		if strings.Count(out, "idle\n") == count {
 			return nil
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	logs, _ := c.do("sh", "-c", "tail -n 20 /var/log/slurm/*.log")
+	logs, _ := c.runCommand("sh", "-c", "tail -n 20 /var/log/slurm/*.log")
 	return fmt.Errorf("nodes don't become idle: %q: %s", out, logs)
 }
 
-// do runs a command of root's to its end.
-func (c *Cluster) do(words ...string) (string, error) {
+// runCommand runs a command of root's to its end.
+func (c *Cluster) runCommand(words ...string) (string, error) {
 	out, err := c.Command(words...).CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("%.40q: %w: %s", words, err, out)
@@ -152,7 +152,7 @@ func (c *Cluster) do(words ...string) (string, error) {
 
 // AddUser makes an ordinary user, who has subordinate ids and a home directory in a file system of its own.
 func (c *Cluster) AddUser(name string, uid int) error {
-	_, err := c.do("sh", "-ec", `mountpoint -q /home || mount -t tmpfs -o mode=755 tmpfs /home
+	_, err := c.runCommand("sh", "-ec", `mountpoint -q /home || mount -t tmpfs -o mode=755 tmpfs /home
 useradd --uid "$1" --user-group --create-home --shell /bin/bash "$0"`, name, fmt.Sprint(uid))
 	return err
 }
