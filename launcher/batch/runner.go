@@ -167,7 +167,7 @@ func (c *Counts) addState(s *State, n int) {
 	}
 }
 
-// Runner runs what is left of a batch.
+// Runner runs the tasks of a batch that have not ended. It is used by one goroutine.
 type Runner struct {
 	Batch *Batch
 	// Replay is the state from the journal.
@@ -390,7 +390,7 @@ func (r *Runner) changeState(number int, f func()) {
 	}
 }
 
-// closeIdle closes the workers that have nothing to do: they would only hold devices.
+// closeIdle closes the workers that have no task to run, because they hold devices.
 func (r *Runner) closeIdle() {
 	spare := map[string]int{}
 	for request, numbers := range r.ready {

@@ -295,8 +295,8 @@ func TestWorkerWithoutLease(t *testing.T) {
 	}
 }
 
-// TestRandomBatches: whatever tasks do, and whenever the runner is killed, in the end each task has succeeded, failed as often as it may, or waited for one that failed;
-// no task begins before those that it is after; none that has ended is started again; and one that ran when the runner was killed is started once more.
+// TestRandomBatches: batches of random tasks are killed at a random time and resumed. At the end each task has succeeded, has failed on all its attempts, or was skipped
+// because a task before it had failed. No task starts before the tasks of its After have succeeded, and no task starts after it has ended.
 func TestRandomBatches(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := &Batch{Slots: rapid.IntRange(1, 5).Draw(rt, "slots"), Backoff: time.Second}

@@ -43,8 +43,8 @@ const Self = "berth"
 // Grace is the time between SIGTERM and SIGKILL for a task whose time is over or whose runner has ended.
 const Grace = 10 * time.Second
 
-// Serve is the worker process: it runs the tasks of the orders one after the other, and returns at the end of in. A task that runs then gets SIGTERM, and SIGKILL after [Grace]; whatever a task
-// leaves behind is killed: nothing of it keeps the devices open beside the next one. proc is where procfs is mounted, and env
+// Serve is the worker process: it runs the tasks of the orders one after the other, and returns at the end of in. A task that is running then gets SIGTERM, and SIGKILL
+// after [Grace]. At the end of a task its remaining processes are killed, so that the next task has the devices to itself. proc is where procfs is mounted, and env
 // are the variables that tasks have in addition to their own.
 //
 // While it runs, Serve changes the state of the whole process: it becomes the parent of orphans.

@@ -59,7 +59,7 @@ func TestMapContainers(t *testing.T) {
 	}
 }
 
-// TestMapLeftovers: what a task has started ends with it, and nothing of it has the GPU open beside the next task.
+// TestMapLeftovers: the background processes of a task are killed at its end, before the next task gets the GPU.
 func TestMapLeftovers(t *testing.T) {
 	h := batchHome(t)
 	begun := time.Now()
@@ -70,7 +70,7 @@ func TestMapLeftovers(t *testing.T) {
 	h.wantClean()
 }
 
-// TestMapShares: a batch that has all GPUs gives one to another user who waits, and berth leases names the batch.
+// TestMapShares: a batch that has all GPUs releases one for the waiting request of another user. Its leases are shown with the batch's name.
 func TestMapShares(t *testing.T) {
 	h := batchHome(t)
 	p := h.start(alice, append(h.words("map", "--gpus", "1", "-q", "--name", "long", "--", "sleep", "0.3", ":::"), strings.Split(strings.Repeat("0", 2000), "")...)...)
@@ -122,8 +122,8 @@ func (h home) readBatch(name string) (tasks []batchTask) {
 	return tasks
 }
 
-// TestKilledBatch: whatever process of a batch is killed, whenever that is, --resume ends the batch: no task is lost, none that has succeeded is repeated, no GPU has two
-// tasks at once, and nothing is left.
+// TestKilledBatch: while random processes of a batch are killed, and the batch is resumed, no task is lost, no task that has succeeded is repeated, and no GPU has
+// two tasks at once. No lease and no process is left.
 func TestKilledBatch(t *testing.T) {
 	h := batchHome(t)
 	draw := rand.New(rand.NewPCG(*killSeed, 1))

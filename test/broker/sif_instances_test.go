@@ -384,7 +384,7 @@ func TestInstanceUsers(t *testing.T) {
 		pids = strings.Fields(h.Do(t, "sh", "-c", fmt.Sprintf("pgrep -u %d -f 'instance list' || true", alice)))
 		return len(pids) == 1
 	})
-	// Who can trace a process can have it do anything, in the cgroup of root's.
+	// A user that can trace the process can run code in it, in root's cgroup.
 	for uid, code := range map[int]int{alice: 1, 0: 0} {
 		if got := h.run(uid, "readlink", "/proc/"+pids[0]+"/exe"); got.Code != code {
 			t.Errorf("user %d traces process %s: %+v", uid, pids[0], got)

@@ -191,7 +191,7 @@ func TestSIFSignedSwapped(t *testing.T) {
 	}
 }
 
-// serveSquashfs mounts a squashfs, as a user whose server says that root owns the files. at belongs to the user.
+// serveSquashfs mounts a squashfs at a directory of the user's, by a FUSE server of the user's that reports root as the owner of all files.
 func (h home) serveSquashfs(uid int, system, at string) {
 	h.t.Helper()
 	h.Do(h.t, "sh", "-ec", `for name in passwd fuse.conf; do cp /etc/$name "$0.$name"; chmod 644 "$0.$name"; done

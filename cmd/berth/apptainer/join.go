@@ -249,7 +249,7 @@ func (j join) letExecute(socket *os.File, dirs int) (dir int, err error) {
 		return 0, fmt.Errorf("set the working directory: %w", chosen.Errno)
 	}
 	if chosen.Dir < 0 || chosen.Dir >= dirs { // a process of the container has traced it
-		return 0, errors.New("enter the container: the process says what it can't")
+		return 0, errors.New("enter the container: the process reports an unknown working directory")
 	}
 	if reports.Decode(&executed) == nil {
 		return 0, &os.PathError{Op: "execute", Path: j.request.Argv[0], Err: executed.Errno}

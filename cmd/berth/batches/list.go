@@ -82,7 +82,7 @@ func listBatches(c *cli.Context) error {
 	return output.PrintTable(os.Stdout, rows)
 }
 
-// countTasks counts the tasks of a batch. Without a runner none of them runs, whatever the journal of a killed one says.
+// countTasks counts the tasks of a batch. Without a runner none of them is running; the journal of a runner that was killed has no end of them.
 func countTasks(states *batch.Replay, runs bool) batch.Counts {
 	counts := states.Count()
 	if !runs {

@@ -162,7 +162,7 @@ func watchInterrupts(ctx context.Context, name string, clear func(), drain, kill
 			case kill != nil:
 				close(kill)
 				kill = nil
-			case !asked: // a worker that is stopped does not end
+			case !asked: // the workers may never end, for instance while they are stopped
 				signal.Reset(s)
 				_ = unix.Kill(os.Getpid(), number) // ends this process
 			}
@@ -176,7 +176,7 @@ func watchInterrupts(ctx context.Context, name string, clear func(), drain, kill
 	}
 }
 
-// leaseWatch knows what other users wait for.
+// leaseWatch reports whether others wait for devices, and names devices.
 type leaseWatch struct {
 	ctx    context.Context
 	node   *berth.Node
@@ -320,7 +320,7 @@ func (p *printer) printOutput(number int) {
 	}
 }
 
-// endsLine reports whether a file ends with a whole line. One that can't be read has nothing to print.
+// endsLine reports whether the last line of a file ends with a newline. A file that can't be read counts as empty.
 func endsLine(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -329,7 +329,7 @@ func endsLine(path string) bool {
 	defer f.Close()
 	last := []byte{'\n'}
 	if st, err := f.Stat(); err == nil && st.Size() > 0 {
-		_, _ = f.ReadAt(last, st.Size()-1) // as if it ended with a line
+		_, _ = f.ReadAt(last, st.Size()-1) // on an error the newline stays
 	}
 	return last[0] == '\n'
 }

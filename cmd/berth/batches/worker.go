@@ -57,7 +57,7 @@ type starter struct {
 	config string // path of the configuration file
 	// program is this program's path, for berth alloc.
 	program string
-	// index returns the indexes of devices, for people.
+	// index returns the indexes of devices, for the journal and messages.
 	index func(uuids string) string
 }
 
@@ -121,7 +121,7 @@ func (w *workerProcess) sendOrders(in io.WriteCloser) {
 	_ = in.Close()
 }
 
-// taskVariables tell a task its place.
+// taskVariables are the variables that describe a task's place in the batch.
 func taskVariables(b *batch.Batch, j batch.Job, slot int) []string {
 	return []string{
 		"BERTH_BATCH=" + b.Name, fmt.Sprintf("BERTH_TASK=%d", j.Number), fmt.Sprintf("BERTH_TASKS=%d", len(b.Tasks)),
