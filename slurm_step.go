@@ -22,7 +22,7 @@ func (n *Node) FindStep(pid, launcher int) string {
 		return ""
 	}
 	found := regexp.MustCompile(stepCgroup).FindStringSubmatch(own) // here, because every program would compile it at its start
-	if found == nil || n.readCgroupOwner(found[1]) != 0 { // a directory that a user has named so
+	if found == nil || n.readCgroupOwner(found[1]) != 0 {           // a directory that a user has named so
 		return ""
 	}
 	if launcher == 0 || launcher == pid {

@@ -223,10 +223,13 @@ func (l *leaseWatch) othersWait(held time.Duration) bool {
 	if time.Since(l.looked) >= yieldInterval {
 		view, err := backend.ViewLeases(l.ctx, l.node)
 		l.looked = time.Now()
-		l.others = err == nil && slices.ContainsFunc(view.Queue, func(w ledger.Waiter) bool { return !w.Halted && !strings.HasSuffix(w.Owner.Command, l.own) })
+		l.others = err == nil && slices.ContainsFunc(view.Queue, func(w ledger.Waiter) bool { return !w.Halted && !l.isOwnWorker(w.Owner) })
 	}
 	return l.others
 }
+
+// isOwnWorker reports whether a request is one of this batch's workers. The name of another batch can begin like this one's.
+func (l *leaseWatch) isOwnWorker(o ledger.Owner) bool { return strings.HasSuffix(o.Command, " "+l.own) }
 
 // findIndexes returns the indexes of devices, or their UUIDs where these aren't known.
 func (l *leaseWatch) findIndexes(uuids string) string {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/testutil"
+	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/batch"
 )
 
@@ -58,4 +60,16 @@ func TestFindIndexes(t *testing.T) {
 		})
 	}
 	done.Wait()
+}
+
+// TestOwnWorkers: a batch doesn't take the workers of another batch for its own.
+func TestOwnWorkers(t *testing.T) {
+	store := batch.Store{Dir: "/data/batches"}
+	l := leaseWatch{own: strings.Join(workerWords(store, "a"), " ")}
+	for name, want := range map[string]bool{"a": true, "a1": false, "b": false, "b a": false} {
+		command := "/usr/bin/berth --config /etc/berth/config.toml " + strings.Join(workerWords(store, name), " ")
+		if got := l.isOwnWorker(ledger.Owner{Command: command}); got != want {
+			t.Errorf("%s: %v", command, got)
+		}
+	}
 }
