@@ -184,9 +184,9 @@ func (p place) runLine(t *testing.T, line string) rig.Said {
 	return got
 }
 
-// isStatusVerb reports whether a line lists leases, tasks or GPUs: its output depends on the time.
+// isStatusVerb reports whether a line lists leases, tasks or GPUs, or shows the log of a task: its output depends on the time.
 func isStatusVerb(line string) bool {
-	return line == "berth leases" || line == "berth ps" || line == "berth gpus"
+	return line == "berth leases" || line == "berth ps" || line == "berth gpus" || strings.HasPrefix(line, "berth logs ")
 }
 
 // console runs the commands one after another, and finally ends their background processes.
